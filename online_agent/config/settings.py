@@ -1,0 +1,189 @@
+"""Every setting, its default and its unit. Defaults are a vetted run of the seed policy on two CPU cores.
+
+Sources, strongest first: keyword arguments, environment (``ONLINE_AGENT_LEARNER__BATCH_EPISODES=32``),
+the TOML file given, defaults. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from online_agent.errors import ConfigError
+
+PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DatabaseSettings(Section):
+    """Where episodes live. ``url`` empty means SQLite at ``<data_dir>/online_agent.db``."""
+
+    url: str = ""
+    busy_timeout_s: PositiveFloat = 30.0
+
+
+class BrokerSettings(Section):
+    """Redis for Celery. ``url`` empty means the supervisor starts the packaged redis-server on a free port."""
+
+    url: str = ""
+    visibility_timeout_s: PositiveInt = 300
+
+
+class EngineSettings(Section):
+    """The SGLang server. ``url`` empty means the supervisor starts one on this machine."""
+
+    url: str = ""
+    api_key: SecretStr = SecretStr("")
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    context_length: PositiveInt = 1024
+    max_total_tokens: PositiveInt = 65536
+    max_running_requests: PositiveInt = 64
+    start_timeout_s: PositiveFloat = 180.0
+    request_timeout_s: PositiveFloat = 120.0
+    swap_timeout_s: PositiveFloat = 60.0
+    num_threads: PositiveInt = 1
+    extra_args: tuple[str, ...] = ()
+
+
+class AgentSettings(Section):
+    """The loop: how an episode is sampled and when it is cut short."""
+
+    temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_new_tokens: PositiveInt = 64
+    max_turns: PositiveInt = 6
+    max_tokens: PositiveInt = 512
+    timeout_s: PositiveFloat = 120.0
+    max_episodes_in_flight: PositiveInt = 64
+    max_episodes_queued: PositiveInt = 256
+
+
+class LearnerSettings(Section):
+    """SAO (arXiv 2607.07508): one optimiser step per ``batch_episodes`` episodes, each used once."""
+
+    batch_episodes: PositiveInt = 64
+    max_staleness_versions: PositiveInt = 8
+    critic_updates: PositiveInt = 2
+    critic_warmup_steps: Annotated[int, Field(ge=0)] = 2
+    actor_lr: PositiveFloat = 4e-4
+    critic_lr: PositiveFloat = 1e-3
+    actor_clip_norm: PositiveFloat = 1.0
+    critic_clip_norm: PositiveFloat = 100.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    epsilon_low: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    epsilon_high: PositiveFloat = 3.0
+    gae_alpha: PositiveFloat = 1.5
+    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    whiten_advantages: bool = False
+    micro_batch_tokens: PositiveInt = 4096
+    zero_stage: Literal[1, 2, 3] = 2
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["cpu", "cuda"] = "cpu"
+    num_threads: PositiveInt = 1
+    max_masked_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    max_skipped_in_a_row: PositiveInt = 5
+    ewma_staleness_versions: PositiveFloat | None = None
+    ewma_reset_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    lease_s: PositiveFloat = 600.0
+    seed: int = 0
+
+
+class WeightsSettings(Section):
+    """Version directories: how many stay on disk besides the serving, pinned and rollback-target ones."""
+
+    seed_model: str = ""
+    keep_versions: Annotated[int, Field(ge=2)] = 8
+    min_free_bytes: PositiveInt = 200_000_000
+
+
+class SandboxSettings(Section):
+    kind: Literal["nsjail"] = "nsjail"
+    max_jobs: PositiveInt = 8
+    timeout_s: PositiveFloat = 5.0
+    memory_mb: PositiveInt = 512
+    max_output_bytes: PositiveInt = 65_536
+    first_uid: PositiveInt = 20_001
+
+
+class DriftSettings(Section):
+    scan_interval_s: PositiveFloat = 2.0
+    min_episodes: PositiveInt = 40
+    cooldown_episodes: PositiveInt = 128
+    adwin_delta: Annotated[float, Field(gt=0, lt=1)] = 0.002
+
+
+class ApiSettings(Section):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8700
+    max_body_bytes: PositiveInt = 16_000_000
+    drain_timeout_s: PositiveFloat = 30.0
+    held_timeout_s: PositiveFloat = 60.0
+
+
+class Settings(BaseSettings):
+    """The whole configuration. ``data_dir`` holds the database, weights, logs and keys."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ONLINE_AGENT_", env_nested_delimiter="__", frozen=True, extra="forbid"
+    )
+
+    data_dir: Path = Path("var/online_agent")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    database: DatabaseSettings = DatabaseSettings()
+    broker: BrokerSettings = BrokerSettings()
+    engine: EngineSettings = EngineSettings()
+    agent: AgentSettings = AgentSettings()
+    learner: LearnerSettings = LearnerSettings()
+    weights: WeightsSettings = WeightsSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    drift: DriftSettings = DriftSettings()
+    api: ApiSettings = ApiSettings()
+
+    @property
+    def database_url(self) -> str:
+        return self.database.url or f"sqlite:///{self.data_dir.resolve() / 'online_agent.db'}"
+
+    @property
+    def weights_dir(self) -> Path:
+        return self.data_dir / "weights"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.data_dir / "logs"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # The TOML file arrives as keyword arguments; the environment must win over it.
+        return env_settings, init_settings
+
+
+def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
+    """The settings of this process. Raises ConfigError naming each bad key and value."""
+    values: dict[str, Any] = {}
+    if toml_file is not None:
+        try:
+            values = tomllib.loads(toml_file.read_text())
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {toml_file}: {error}") from error
+    values.update(overrides)
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()]
+        raise ConfigError("; ".join(lines)) from error
