@@ -105,6 +105,23 @@ class WeightsSettings(Section):
     min_free_bytes: PositiveInt = 200_000_000
 
 
+class JobsSettings(Section):
+    """The Celery worker: how it grades, and how often the sweeps find what a lost message left behind."""
+
+    num_processes: PositiveInt = 2
+    grading_batch: PositiveInt = 16
+    grading_lease_s: PositiveFloat = 60.0
+    max_grading_attempts: PositiveInt = 3
+    swap_lease_s: PositiveFloat = 120.0
+    soft_time_limit_s: PositiveInt = 180
+    hard_time_limit_s: PositiveInt = 240
+    grade_sweep_s: PositiveFloat = 3.0
+    publish_sweep_s: PositiveFloat = 3.0
+    engine_check_s: PositiveFloat = 3.0
+    reap_s: PositiveFloat = 30.0
+    retention_s: PositiveFloat = 60.0
+
+
 class SandboxSettings(Section):
     kind: Literal["nsjail"] = "nsjail"
     max_jobs: PositiveInt = 8
@@ -144,6 +161,7 @@ class Settings(BaseSettings):
     agent: AgentSettings = AgentSettings()
     learner: LearnerSettings = LearnerSettings()
     weights: WeightsSettings = WeightsSettings()
+    jobs: JobsSettings = JobsSettings()
     sandbox: SandboxSettings = SandboxSettings()
     drift: DriftSettings = DriftSettings()
     api: ApiSettings = ApiSettings()
