@@ -1,0 +1,29 @@
+"""All tables; importing this package fills ``Base.metadata``."""
+
+from online_agent.store.models.access import ApiKey, IdempotencyKey
+from online_agent.store.models.base import Base
+from online_agent.store.models.changes import EnvChange
+from online_agent.store.models.episodes import Episode, Turn
+from online_agent.store.models.events import DetectorState, Event
+from online_agent.store.models.feedback import Feedback
+from online_agent.store.models.processes import Lease, Process
+from online_agent.store.models.steps import Step, StepEpisode
+from online_agent.store.models.weights import LearnerControl, WeightVersion
+
+__all__ = [
+    "ApiKey",
+    "Base",
+    "DetectorState",
+    "EnvChange",
+    "Episode",
+    "Event",
+    "Feedback",
+    "IdempotencyKey",
+    "LearnerControl",
+    "Lease",
+    "Process",
+    "Step",
+    "StepEpisode",
+    "Turn",
+    "WeightVersion",
+]
