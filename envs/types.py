@@ -87,7 +87,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """One finished job. ``output`` is stdout and stderr in order, decoded with replacement characters, capped."""
+    """One finished job. ``output`` is stdout and stderr in order, decoded with replacement characters, capped.
+
+    With ``collect_files``: ``files`` holds the regular text files left behind (None for a job that was cut short),
+    ``links`` each symbolic link with its target (never followed), ``skipped_files`` what is too large or not text.
+    """
 
     output: str
     exit_code: int
@@ -95,3 +99,5 @@ class SandboxResult:
     is_output_truncated: bool = False
     files: Mapping[str, str] | None = None
     wall_s: float = 0.0
+    links: Mapping[str, str] = field(default_factory=dict)
+    skipped_files: tuple[str, ...] = ()
