@@ -76,6 +76,8 @@ class LearnerSettings(Section):
     critic_warmup_steps: Annotated[int, Field(ge=0)] = 2
     actor_lr: PositiveFloat = 4e-4
     critic_lr: PositiveFloat = 1e-3
+    critic_bias_init: float = 0.5  # the head starts as weight 0 and this bias: the middle of rewards in {0, 1}
+    critic_freeze_pattern: str = r"\b(self_attn|self_attention|attention|attn)\.(?!\w*norm)"
     actor_clip_norm: PositiveFloat = 1.0
     critic_clip_norm: PositiveFloat = 100.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
