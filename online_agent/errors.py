@@ -19,6 +19,7 @@
     │   ├── CorruptVersion          missing, truncated or changed file; non-finite tensor
     │   └── ForeignVersion          tensors do not fit the served architecture
     ├── SwapFailed                  the engine did not take the version; the last good one serves
+    │   └── EngineLost              nor could the last good one be restored: it serves nothing, restart it
     ├── BrokerUnavailable           Redis is not reachable; the work stays in the database
     ├── StorageFull                 not enough free space for the next version
     └── Fenced                      a rollback overtook this work; drop it
@@ -113,6 +114,10 @@ class ForeignVersion(WeightsError):
 
 class SwapFailed(OnlineAgentError):
     code, http_status = "swap_failed", 503
+
+
+class EngineLost(SwapFailed):
+    code = "engine_lost"
 
 
 class BrokerUnavailable(OnlineAgentError):

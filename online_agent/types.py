@@ -181,7 +181,11 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the engine returned for one call: ids and log-probs of equal length, exact version runs."""
+    """What the engine returned for one call: ids and log-probs of equal length, exact version runs.
+
+    ``misalignment`` says what does not line up (a log-prob sent as null stays NaN, counts stay as they came): the
+    text can be used, the episode cannot be trained on.
+    """
 
     token_ids: Int32Array
     logprobs: Float32Array
@@ -190,6 +194,7 @@ class Generation:
     num_prompt_tokens: int
     num_cached_tokens: int = 0
     num_retractions: int = 0
+    misalignment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
