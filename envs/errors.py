@@ -1,9 +1,10 @@
 """What can go wrong below the agent.
 
-    EnvError
-    ├── SandboxFailed            the sandbox could not do its work: an outage, never a reward
-    │   └── NoSandbox            none is usable on this machine; the reason is in the message
-    └── BadChange                a change that does not fit the environment (unknown kind, tool or parameter)
+EnvError
+├── SandboxFailed            the sandbox could not do its work: an outage, never a reward
+│   └── NoSandbox            none is usable on this machine; the reason is in the message
+├── BadChange                a change that does not fit the environment (unknown kind, tool or parameter)
+└── WorkspaceRefused         a file operation of the agent that is not allowed or finds nothing; its text is the answer
 """
 
 from __future__ import annotations
@@ -22,4 +23,8 @@ class NoSandbox(SandboxFailed):
 
 
 class BadChange(EnvError):
+    pass
+
+
+class WorkspaceRefused(EnvError):
     pass

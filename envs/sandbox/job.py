@@ -34,7 +34,7 @@ def encode_job(argv: Sequence[str], files: Mapping[str, str], collect: bool) -> 
     for path in files:
         if path.startswith("/") or not path or any(part in ("", ".", "..") for part in path.split("/")):
             raise ValueError(f"file path {path!r} does not stay in the working directory")
-    contents = {path: text.encode("utf-8", "surrogateescape") for path, text in files.items()}
+    contents = {path: text.encode() for path, text in files.items()}
     body = marshal.dumps((list(argv), contents, collect), MARSHAL_VERSION)
     if len(body) > MAX_JOB_BYTES:
         raise ValueError(f"job of {len(body)} bytes is over the limit of {MAX_JOB_BYTES}")
