@@ -16,7 +16,7 @@ from online_agent.algo.episodes import episode_index
 def policy_lambda(num_actions_B: Tensor, alpha: float) -> Tensor:
     """(B,) lambda = 1 - 1/(alpha * l), clamped to [0, 1]; l is the episode's number of action tokens.
 
-    Source: SAO section 3.2 with alpha = 1.5, after VAPO (arXiv 2504.05118, alpha = 0.05). An empty episode gets 0.
+    Source: SAO (arXiv 2607.07508) with alpha = 1.5, after VAPO (arXiv 2504.05118, alpha = 0.05). An empty episode gets 0.
     """
     num_actions_B = num_actions_B if num_actions_B.is_floating_point() else num_actions_B.to(torch.float64)
     return (1.0 - 1.0 / (alpha * num_actions_B)).clamp(0.0, 1.0)
@@ -66,7 +66,7 @@ def plain_gae(
 ) -> Tensor:
     """(B, T) advantages of token GAE that walks through observations too; 0 where ``action_mask_BT`` is 0.
 
-    The baseline SAO section 4.3 compares with. ``token_mask_BT`` marks every token of the response, actions and
+    A baseline SAO compares with. ``token_mask_BT`` marks every token of the response, actions and
     observations; rewards may lie on any of them. Same recursion as ``skip_observation_gae`` over that mask.
     """
     through_BT = _gae_over(values_BT, token_mask_BT.bool(), rewards_BT, gamma, lam_B, bootstrap_B, episode_BT)

@@ -9,7 +9,7 @@ from torch import Tensor
 def terminal_rewards(reward_B: Tensor, action_mask_BT: Tensor) -> Tensor:
     """(B, T) rewards: ``reward_B`` on the last action token of each row, 0 elsewhere.
 
-    Also when the row goes on with observations or padding (SAO section 3.3). A row without actions gets no reward.
+    Also when the row goes on with observations or padding. A row without actions gets no reward.
     """
     is_action_BT = action_mask_BT.bool()
     rewards_BT = torch.zeros(is_action_BT.shape, dtype=reward_B.dtype, device=reward_B.device)

@@ -1,4 +1,4 @@
-"""Reward minus the mean of the rewards before it: the critic-free baseline of SAO's online test (section 4.5)."""
+"""Reward minus the mean of the rewards before it: the critic-free baseline of SAO's online test (arXiv 2607.07508)."""
 
 from __future__ import annotations
 

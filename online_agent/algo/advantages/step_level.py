@@ -1,4 +1,4 @@
-"""One value and one advantage per turn instead of per token: the step-level ablation of SAO section 4.3."""
+"""One value and one advantage per turn instead of per token: the step-level ablation of SAO (arXiv 2607.07508)."""
 
 from __future__ import annotations
 
