@@ -69,7 +69,9 @@ def is_unclipped(d: Tensor, advantages: Tensor, low: Tensor | float, high: Tenso
 def clipped_surrogate(d: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """S = min(r A, clip(r, low, high) A) with r = exp(d); differentiable in d."""
     r = d.exp()
-    clipped = torch.clamp(r, torch.as_tensor(low).to(r), torch.as_tensor(high).to(r))
+    clipped = torch.clamp(
+        r, torch.as_tensor(low, dtype=r.dtype, device=r.device), torch.as_tensor(high, dtype=r.dtype, device=r.device)
+    )
     return torch.minimum(r * advantages, clipped * advantages)
 
 

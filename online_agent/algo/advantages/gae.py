@@ -16,7 +16,8 @@ from online_agent.algo.episodes import episode_index
 def policy_lambda(num_actions_B: Tensor, alpha: float) -> Tensor:
     """(B,) lambda = 1 - 1/(alpha * l), clamped to [0, 1]; l is the episode's number of action tokens.
 
-    Source: SAO (arXiv 2607.07508) with alpha = 1.5, after VAPO (arXiv 2504.05118, alpha = 0.05). An empty episode gets 0.
+    Source: SAO (arXiv 2607.07508) with alpha = 1.5, after VAPO (arXiv 2504.05118, alpha = 0.05).
+    An empty episode gets 0.
     """
     num_actions_B = num_actions_B if num_actions_B.is_floating_point() else num_actions_B.to(torch.float64)
     return (1.0 - 1.0 / (alpha * num_actions_B)).clamp(0.0, 1.0)
