@@ -1,0 +1,177 @@
+"""Starts and stops one SGLang server: its arguments, its environment, its process group.
+
+Invariants
+- The server starts on the weights it is to serve, under their version: it never answers with others.
+- Keys travel in a file that only this user reads, never in the argument list; the server's own log is kept at a level
+  that does not print its configuration.
+- Only the process started here and its descendants are ever signalled, by pid.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import psutil
+
+from online_agent.config.settings import EngineSettings
+from online_agent.errors import ConfigError
+
+CPU_STUB_DIR = Path(__file__).parent / "cpu_stub"
+STOP_GRACE_S = 15.0
+"""SGLang needs up to ten seconds to take its children down, five of them a fixed sleep."""
+
+CPU_ARGS = (
+    "--device=cpu",
+    "--attention-backend=torch_native",
+    "--sampling-backend=pytorch",
+    "--cuda-graph-backend-decode=disabled",
+    "--cuda-graph-backend-prefill=disabled",
+    # With overlap on, the first token after a swap can carry the wrong version label.
+    "--disable-overlap-schedule",
+    # Without it the idle scheduler takes a whole core.
+    "--sleep-on-idle",
+    "--mem-fraction-static=0.2",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(repr=False)
+
+
+def context_length(settings: EngineSettings, serving_dir: Path) -> int:
+    """Longest prompt plus answer, in tokens: the configured length, or the model's own where that is less."""
+    config_file = serving_dir / "config.json"
+    try:
+        config = orjson.loads(config_file.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ConfigError(f"cannot read {config_file}: {error}") from error
+    own = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    return min(settings.context_length, int(own)) if own else settings.context_length
+
+
+def engine_command(
+    settings: EngineSettings, serving_dir: Path, version: int, port: int, key_file: Path | None
+) -> EngineCommand:
+    """What to run to serve ``serving_dir`` as ``version`` on 127.0.0.1:``port``."""
+    argv = [
+        sys.executable,
+        "-m",
+        "sglang.launch_server",
+        *(["--config", str(key_file)] if key_file else []),
+        f"--model-path={serving_dir}",
+        f"--weight-version={version}",
+        "--host=127.0.0.1",
+        f"--port={port}",
+        f"--dtype={settings.dtype}",
+        f"--context-length={context_length(settings, serving_dir)}",
+        f"--max-total-tokens={settings.max_total_tokens}",
+        f"--max-running-requests={settings.max_running_requests}",
+        # Token ids go in and come out; text is made by the renderer.
+        "--skip-tokenizer-init",
+        "--grammar-backend=none",
+        "--log-level=warning",
+        *(CPU_ARGS if settings.device == "cpu" else ()),
+        *settings.extra_args,
+    ]
+    return EngineCommand(tuple(argv), _environment(settings))
+
+
+def _environment(settings: EngineSettings) -> dict[str, str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("ONLINE_AGENT_")}
+    env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(settings.num_threads)}
+    if settings.device == "cpu":
+        inherited = env.get("PYTHONPATH")
+        env["PYTHONPATH"] = os.pathsep.join([str(CPU_STUB_DIR), *([inherited] if inherited else [])])
+        env["SGLANG_USE_CPU_ENGINE"] = "1"
+    return env
+
+
+class EngineProcess:
+    """One server process. Make a new object for each start; ``start`` and ``stop`` do not raise on a dead process."""
+
+    def __init__(self, settings: EngineSettings, serving_dir: Path, version: int, *, port: int, run_dir: Path) -> None:
+        """``run_dir`` receives the key file and ``engine.log``."""
+        self.url = f"http://127.0.0.1:{port}"
+        self.version = version
+        self.log_file = run_dir / "engine.log"
+        self._settings, self._serving_dir, self._port, self._run_dir = settings, serving_dir, port, run_dir
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs (and before it was started)."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """The server process exists and loads its weights; ``readiness.wait_ready`` says when it can be used."""
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        command = engine_command(self._settings, self._serving_dir, self.version, self._port, self._write_keys())
+        log = os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                command.argv,
+                env=command.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """The server and every process it started are gone: asked first, killed after ``grace_s``."""
+        if self._process is None:
+            return
+        family = _family(self._process.pid)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        psutil.wait_procs(family, timeout=grace_s)
+        for process in family:
+            if process.is_running():
+                process.kill()
+        self._process.wait()
+
+    def log_tail(self, max_bytes: int = 4000) -> str:
+        """The end of the server's log, to say why it did not start."""
+        if not self.log_file.exists():
+            return ""
+        with self.log_file.open("rb") as log:
+            log.seek(max(0, self.log_file.stat().st_size - max_bytes))
+            return log.read().decode(errors="replace")
+
+    def _write_keys(self) -> Path | None:
+        key = self._settings.api_key.get_secret_value()
+        if not key:
+            return None
+        key_file = self._run_dir / "engine_keys.yaml"
+        descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            # JSON is YAML. One key for both: the admin routes refuse a missing admin key with the api key alone.
+            file.write(orjson.dumps({"api-key": key, "admin-api-key": key}))
+        return key_file
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """The process and its descendants; their identity is pid plus start time, so a reused pid is not mistaken."""
+    try:
+        parent = psutil.Process(pid)
+        return [*parent.children(recursive=True), parent]
+    except psutil.NoSuchProcess:
+        return []
