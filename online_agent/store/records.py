@@ -55,8 +55,8 @@ class EpisodeNew:
     task_id: str
     split: Split
     env_revision: str = ""
-    sampling: Sampling = Sampling()
-    limits: Limits = Limits()
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
     template_hash: str = ""
     tools_hash: str = ""
     key_id: str | None = None

@@ -16,7 +16,9 @@ NAMING_CONVENTION = {
 }
 
 # SQLite gives row ids only to a column declared INTEGER.
-RowId = Annotated[int, mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)]
+RowId = Annotated[
+    int, mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
+]
 Name = Annotated[str, mapped_column(String(255))]
 Word = Annotated[str, mapped_column(String(32))]
 LongText = Annotated[str, mapped_column(Text)]

@@ -11,7 +11,10 @@ from online_agent.store.models.base import Base, Blob, JsonDict, LongText, Name,
 
 
 class Episode(Base):
-    """Status moves are compare-and-set updates. ``step`` and its row in ``steps`` appear in one transaction."""
+    """Status moves are compare-and-set updates. ``step`` and its row in ``steps`` appear in one transaction.
+
+    ``limits`` is [max turns, max tokens, timeout in s].
+    """
 
     __tablename__ = "episodes"
     __table_args__ = (
@@ -19,7 +22,9 @@ class Episode(Base):
         Index("ix_episodes_status_finished_at", "status", "finished_at"),
         Index("ix_episodes_tenant_id_id", "tenant_id", "id"),
         Index("ix_episodes_env_finished_at", "env", "finished_at"),
-        Index("ix_episodes_step", "step", sqlite_where=text("step IS NOT NULL"), postgresql_where=text("step IS NOT NULL")),
+        Index(
+            "ix_episodes_step", "step", sqlite_where=text("step IS NOT NULL"), postgresql_where=text("step IS NOT NULL")
+        ),
     )
 
     id: Mapped[Name] = mapped_column(primary_key=True)
@@ -33,7 +38,7 @@ class Episode(Base):
     temperature: Mapped[Seconds]
     top_p: Mapped[Seconds]
     max_new_tokens: Mapped[int] = mapped_column(Integer)
-    limits: Mapped[JsonDict]
+    limits: Mapped[list[float]] = mapped_column(JSON)
     template_hash: Mapped[Name]
     tools_hash: Mapped[Name]
     weight_version: Mapped[int | None] = mapped_column(Integer)

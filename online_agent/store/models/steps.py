@@ -44,10 +44,14 @@ class StepEpisode(Base):
 
     __tablename__ = "step_episodes"
     __table_args__ = (
-        Index("uq_step_episodes_trained", "episode_id", unique=True, sqlite_where=_COMMITTED, postgresql_where=_COMMITTED),
+        Index(
+            "uq_step_episodes_trained", "episode_id", unique=True, sqlite_where=_COMMITTED, postgresql_where=_COMMITTED
+        ),
     )
 
-    step: Mapped[int] = mapped_column(ForeignKey("steps.step"), primary_key=True)
+    step: Mapped[int] = mapped_column(
+        ForeignKey("steps.step", deferrable=True, initially="DEFERRED"), primary_key=True, autoincrement=False
+    )
     position: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     episode_id: Mapped[Name]
     tenant_id: Mapped[Name]

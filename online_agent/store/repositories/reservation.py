@@ -1,0 +1,217 @@
+"""The training queue: which graded episodes a step may take, and what becomes of them.
+
+An episode waits in the queue while it is graded, of the train split, trainable, sampled at a temperature above 0, and
+has action tokens. A reservation first drops, one by one and with the reason,
+
+- ``stale:k``        k = current version - oldest version of its action tokens, more than ``max_staleness``;
+- ``rolled_back:v``  it was under way while version v served, and a rollback has gone behind v;
+
+then takes the oldest by time of finishing. Episodes outside the queue's rule stay graded and are never touched.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import String, cast, func, insert, literal, select, update
+
+from online_agent.errors import BadInput, MisalignedEpisode
+from online_agent.store.encoding import unpack_spans
+from online_agent.store.models import Episode, Feedback, Step, StepEpisode, Turn, WeightVersion
+from online_agent.store.records import FeedbackRule, QueueCounts
+from online_agent.store.repositories.base import Repository
+from online_agent.store.rewards import training_reward
+from online_agent.types import (
+    EpisodeStatus,
+    FeedbackFate,
+    Span,
+    StepStatus,
+    StopReason,
+    TrainingEpisode,
+    training_episode,
+)
+
+TRUNCATED = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.TIMEOUT)
+_QUEUED = (
+    Episode.status == EpisodeStatus.GRADED,
+    Episode.split == "train",
+    Episode.untrainable_reason.is_(None),
+    Episode.temperature > 0,
+    Episode.num_action_tokens > 0,
+)
+
+
+class ReservationRows(Repository):
+    def queue(self) -> QueueCounts:
+        """How much waits, without judging staleness. Cheap enough to poll."""
+        ready = self._db.execute(select(func.count(), func.min(Episode.finished_at)).where(*_QUEUED)).one()
+        ungraded = select(func.count()).where(Episode.status == EpisodeStatus.FINISHED)
+        return QueueCounts(ready[0], int(self._db.execute(ungraded).scalar_one()), ready[1])
+
+    def reserve(
+        self,
+        step: int,
+        batch: int,
+        current_version: int,
+        max_staleness: int,
+        rule: FeedbackRule = FeedbackRule.MEAN_WITH_VERDICT,
+        *,
+        allow_fewer: bool = False,
+    ) -> list[TrainingEpisode]:
+        """The ``batch`` oldest episodes of the queue, reserved for ``step`` with the reward they are trained with.
+
+        Empty, reserving nothing, when fewer wait (unless ``allow_fewer``). The transaction must go on to
+        ``tx.steps.reserve``: without the step's row it cannot commit.
+        """
+        if batch < 1 or max_staleness < 0:
+            raise BadInput(f"batch must be >= 1 and max_staleness >= 0, got {batch} and {max_staleness}")
+        self._drop_stale(current_version, max_staleness)
+        self._drop_rolled_back()
+        episodes = self._oldest(batch, rule)
+        if len(episodes) < batch and not (allow_fewer and episodes):
+            return []
+        taken = update(Episode).where(Episode.id.in_([e.id for e in episodes]), Episode.status == EpisodeStatus.GRADED)
+        self._db.execute(taken.values(status=EpisodeStatus.RESERVED, step=step))
+        tenants = select(Episode.id, Episode.tenant_id).where(Episode.step == step)
+        tenant_of = {row.id: row.tenant_id for row in self._db.execute(tenants)}
+        rows = [
+            {
+                "step": step,
+                "position": position,
+                "episode_id": episode.id,
+                "tenant_id": tenant_of[episode.id],
+                "reward": episode.reward,
+                "is_committed": False,
+            }
+            for position, episode in enumerate(episodes)
+        ]
+        self._db.execute(insert(StepEpisode), rows)
+        return episodes
+
+    def mark_trained(self, step: int) -> int:
+        """The step's reserved episodes are trained; returns how many. A second training is refused by the database."""
+        self._db.execute(update(StepEpisode).where(StepEpisode.step == step).values(is_committed=True))
+        mine = (Episode.step == step, Episode.status == EpisodeStatus.RESERVED)
+        trained = {"status": EpisodeStatus.TRAINED, "trained_at": self._now()}
+        return int(self._db.execute(update(Episode).where(*mine).values(trained)).rowcount)
+
+    def release(self, step: int) -> int:
+        """The step's reserved episodes wait in the queue again, what came late for them counts; returns how many."""
+        mine = (Episode.step == step, Episode.status == EpisodeStatus.RESERVED)
+        self._db.execute(
+            update(Feedback)
+            .where(Feedback.episode_id.in_(select(Episode.id).where(*mine)), Feedback.fate == FeedbackFate.LATE)
+            .values(fate=FeedbackFate.ACCEPTED, fate_reason=None)
+        )
+        waiting = {"status": EpisodeStatus.GRADED, "step": None}
+        return int(self._db.execute(update(Episode).where(*mine).values(waiting)).rowcount)
+
+    def drop_reserved(self, step: int, reason: str) -> int:
+        """The step's reserved episodes are dropped with the reason; returns how many."""
+        mine = (Episode.step == step, Episode.status == EpisodeStatus.RESERVED)
+        dropped = {"status": EpisodeStatus.DROPPED, "drop_reason": reason}
+        return int(self._db.execute(update(Episode).where(*mine).values(dropped)).rowcount)
+
+    def trained_twice(self) -> int:
+        """How many episodes are in more than one committed step. The unique index makes it 0; this counts rows."""
+        repeated = (
+            select(StepEpisode.episode_id)
+            .join(Step, Step.step == StepEpisode.step)
+            .where(Step.status == StepStatus.COMMITTED)
+            .group_by(StepEpisode.episode_id)
+            .having(func.count() > 1)
+        )
+        return int(self._db.execute(select(func.count()).select_from(repeated.subquery())).scalar_one())
+
+    def _drop_stale(self, current_version: int, max_staleness: int) -> None:
+        staleness = literal(current_version) - Episode.oldest_version
+        reason = literal("stale:").concat(cast(staleness, String))
+        self._db.execute(
+            update(Episode)
+            .where(*_QUEUED, Episode.oldest_version < current_version - max_staleness)
+            .values(status=EpisodeStatus.DROPPED, drop_reason=reason)
+        )
+
+    def _drop_rolled_back(self) -> None:
+        gone = (
+            select(func.min(WeightVersion.version))
+            .where(
+                WeightVersion.is_rolled_back,
+                WeightVersion.version >= Episode.oldest_version,
+                WeightVersion.version <= Episode.newest_version,
+            )
+            .correlate(Episode)
+            .scalar_subquery()
+        )
+        reason = literal("rolled_back:").concat(cast(gone, String))
+        self._db.execute(
+            update(Episode).where(*_QUEUED, gone.is_not(None)).values(status=EpisodeStatus.DROPPED, drop_reason=reason)
+        )
+
+    def _oldest(self, batch: int, rule: FeedbackRule) -> list[TrainingEpisode]:
+        """The oldest of the queue that can be laid out. One that cannot is dropped and the next one takes its place."""
+        episodes: list[TrainingEpisode] = []
+        after: tuple[float, str] | None = None
+        while len(episodes) < batch:
+            query = (
+                select(Episode.id, Episode.reward, Episode.temperature, Episode.stop_reason, Episode.finished_at)
+                .where(*_QUEUED)
+                .order_by(Episode.finished_at, Episode.id)
+                .limit(batch - len(episodes))
+                .with_for_update()
+            )
+            if after is not None:
+                query = query.where(
+                    (Episode.finished_at > after[0]) | ((Episode.finished_at == after[0]) & (Episode.id > after[1]))
+                )
+            rows = self._db.execute(query).all()
+            if not rows:
+                break
+            after = (rows[-1].finished_at, rows[-1].id)
+            episodes.extend(self._lay_out(rows, rule))
+        return episodes
+
+    def _lay_out(self, rows: Sequence[Any], rule: FeedbackRule) -> list[TrainingEpisode]:
+        ids = [row.id for row in rows]
+        spans = self._spans(ids)
+        rewards = self._latest_rewards(ids)
+        episodes: list[TrainingEpisode] = []
+        for row in rows:
+            reward = training_reward(rule, row.reward, rewards.get(row.id, {}))
+            is_truncated = row.stop_reason in TRUNCATED
+            try:
+                episodes.append(training_episode(row.id, spans[row.id], reward, row.temperature, is_truncated))
+            except MisalignedEpisode as error:
+                dropped = {"status": EpisodeStatus.DROPPED, "drop_reason": "misaligned"}
+                values = {**dropped, "untrainable_reason": error.message}
+                self._db.execute(update(Episode).where(Episode.id == row.id).values(values))
+        return episodes
+
+    def _spans(self, episode_ids: Sequence[str]) -> dict[str, list[Span]]:
+        query = (
+            select(Turn.episode_id, Turn.span_index, Turn.token_ids, Turn.logprobs)
+            .where(Turn.episode_id.in_(episode_ids))
+            .order_by(Turn.episode_id, Turn.number)
+        )
+        spans: dict[str, list[Span]] = defaultdict(list)
+        for row in self._db.execute(query):
+            spans[row.episode_id].extend(unpack_spans(row.span_index, row.token_ids, row.logprobs))
+        return spans
+
+    def _latest_rewards(self, episode_ids: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Episode → source → the last accepted reward of that source."""
+        query = (
+            select(Feedback.episode_id, Feedback.source, Feedback.reward)
+            .where(
+                Feedback.episode_id.in_(episode_ids),
+                Feedback.fate == FeedbackFate.ACCEPTED,
+                Feedback.reward.is_not(None),
+            )
+            .order_by(Feedback.id)
+        )
+        latest: dict[str, dict[str, float]] = defaultdict(dict)
+        for row in self._db.execute(query):
+            latest[row.episode_id][row.source] = row.reward
+        return latest
