@@ -48,13 +48,6 @@ class ChangeRepository(Repository):
     def get(self, tenant_id: str, change_id: str) -> ChangeRecord:
         return _change(self._row(tenant_id, change_id))
 
-    def list(self, tenant_id: str, env: str | None = None) -> list[ChangeRecord]:
-        """Every change of the tenant, in order of injection."""
-        query = select(*EnvChange.__table__.columns).where(EnvChange.tenant_id == tenant_id).order_by(EnvChange.id)
-        if env is not None:
-            query = query.where(EnvChange.env == env)
-        return [_change(row) for row in self._db.execute(query)]
-
     def active(self, env: str, tenant_id: str | None = None) -> list[ChangeRecord]:
         """The changes in force, in the order they came into force. With ``tenant_id``, only that tenant's."""
         query = (
@@ -118,6 +111,13 @@ class ChangeRepository(Repository):
         self._db.execute(
             update(EnvChange).where(EnvChange.id == change_id).values({"state": state, time_of: self._now()})
         )
+
+    def list(self, tenant_id: str, env: str | None = None) -> list[ChangeRecord]:
+        """Every change of the tenant, in order of injection."""
+        query = select(*EnvChange.__table__.columns).where(EnvChange.tenant_id == tenant_id).order_by(EnvChange.id)
+        if env is not None:
+            query = query.where(EnvChange.env == env)
+        return [_change(row) for row in self._db.execute(query)]
 
 
 def _change(row: Any) -> ChangeRecord:

@@ -19,16 +19,16 @@ class EventRepository(Repository):
         statement = insert(Event).values(at=self._now(), **values).returning(Event.id)
         return int(self._db.execute(statement).scalar_one())
 
-    def list(self, kinds: Collection[str] | None = None, after_id: int = 0, limit: int = 100) -> list[EventRecord]:
-        """Events with an id above ``after_id``, oldest first."""
-        query = select(*Event.__table__.columns).where(Event.id > after_id).order_by(Event.id).limit(check_limit(limit))
+    def latest(self, kinds: Collection[str] | None = None, limit: int = 100) -> list[EventRecord]:
+        """The newest events, newest first."""
+        query = select(*Event.__table__.columns).order_by(Event.id.desc()).limit(check_limit(limit))
         if kinds is not None:
             query = query.where(Event.kind.in_(kinds))
         return [_event(row) for row in self._db.execute(query)]
 
-    def latest(self, kinds: Collection[str] | None = None, limit: int = 100) -> list[EventRecord]:
-        """The newest events, newest first."""
-        query = select(*Event.__table__.columns).order_by(Event.id.desc()).limit(check_limit(limit))
+    def list(self, kinds: Collection[str] | None = None, after_id: int = 0, limit: int = 100) -> list[EventRecord]:
+        """Events with an id above ``after_id``, oldest first."""
+        query = select(*Event.__table__.columns).where(Event.id > after_id).order_by(Event.id).limit(check_limit(limit))
         if kinds is not None:
             query = query.where(Event.kind.in_(kinds))
         return [_event(row) for row in self._db.execute(query)]

@@ -27,6 +27,8 @@ _COLUMNS = (
     Episode.num_tool_errors,
 )
 
+_POINTS: Select[Any] = select(*_COLUMNS)
+
 
 class SuccessRows(Repository):
     def success_series(
@@ -43,7 +45,7 @@ class SuccessRows(Repository):
 
         ``since`` is a time; ``after`` is the (finished_at, episode_id) of a point already read.
         """
-        query = _graded(select(*_COLUMNS), env, tenant_id, split, since).order_by(Episode.finished_at, Episode.id)
+        query = _graded(_POINTS, env, tenant_id, split, since).order_by(Episode.finished_at, Episode.id)
         if after is not None:
             at, episode_id = after
             query = query.where((Episode.finished_at > at) | ((Episode.finished_at == at) & (Episode.id > episode_id)))

@@ -78,13 +78,6 @@ class WeightRepository(Repository):
             raise NotFound(f"no weight version {version}")
         return _version(row)
 
-    def list(self, limit: int = 100, before: int | None = None) -> list[VersionRecord]:
-        """Newest first; ``before`` continues below that number."""
-        query = _ALL.order_by(WeightVersion.version.desc()).limit(check_limit(limit))
-        if before is not None:
-            query = query.where(WeightVersion.version < before)
-        return [_version(row) for row in self._db.execute(query)]
-
     def latest(self) -> VersionRecord | None:
         """The newest version, whatever its state."""
         return self._one(_ALL.order_by(WeightVersion.version.desc()).limit(1))
@@ -116,8 +109,8 @@ class WeightRepository(Repository):
             if to_state not in MOVES[state]:
                 raise Conflict(f"a version cannot go from {state} to {to_state}")
         query = select(WeightVersion.state).where(WeightVersion.version == version).with_for_update()
-        state = self._db.execute(query).scalar_one_or_none()
-        if state is None or state not in from_states:
+        current = self._db.execute(query).scalar_one_or_none()
+        if current is None or current not in from_states:
             return False
         values: dict[str, Any] = {"state": to_state, "state_reason": reason, "moved_at": self._now()}
         if to_state is VersionState.SERVING:
@@ -158,7 +151,7 @@ class WeightRepository(Repository):
         if num_latest < 1:
             raise BadInput(f"num_latest must be at least 1, got {num_latest}")
         waiting = (_S.CANDIDATE, _S.LOADING, _S.VERIFIED, _S.SERVING)
-        kept = set(self._numbers(select(WeightVersion.version).where(WeightVersion.state.in_(waiting))))
+        kept: set[int] = set(self._numbers(select(WeightVersion.version).where(WeightVersion.state.in_(waiting))))
         kept.update(self._numbers(select(WeightVersion.version).where(WeightVersion.is_pinned)))
         kept.update(
             self._numbers(select(WeightVersion.version).order_by(WeightVersion.version.desc()).limit(num_latest))
@@ -192,6 +185,13 @@ class WeightRepository(Repository):
         statement = update(WeightVersion).where(WeightVersion.version == version).values(is_pinned=is_pinned)
         if self._db.execute(statement).rowcount == 0:
             raise NotFound(f"no weight version {version}")
+
+    def list(self, limit: int = 100, before: int | None = None) -> list[VersionRecord]:
+        """Newest first; ``before`` continues below that number."""
+        query = _ALL.order_by(WeightVersion.version.desc()).limit(check_limit(limit))
+        if before is not None:
+            query = query.where(WeightVersion.version < before)
+        return [_version(row) for row in self._db.execute(query)]
 
 
 _ALL = select(*WeightVersion.__table__.columns)
