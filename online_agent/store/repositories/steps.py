@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from online_agent.errors import Conflict, Fenced, NotFound
 from online_agent.store.models import Feedback, LearnerControl, Step, StepEpisode
@@ -81,9 +81,19 @@ class StepRepository(Repository):
             raise NotFound(f"no step {step}")
         return _step(row)
 
-    def last(self, n: int) -> list[StepRecord]:
-        """The newest ``n`` steps, newest first."""
-        return [_step(row) for row in self._db.execute(_ALL.order_by(Step.step.desc()).limit(check_limit(n)))]
+    def last(self, n: int, before: int | None = None) -> list[StepRecord]:
+        """The newest ``n`` steps, newest first; ``before`` continues below that number."""
+        query = _ALL.order_by(Step.step.desc()).limit(check_limit(n))
+        if before is not None:
+            query = query.where(Step.step < before)
+        return [_step(row) for row in self._db.execute(query)]
+
+    def counts_by_status(self) -> dict[StepStatus, int]:
+        """Every status is a key."""
+        query = select(Step.status, func.count()).group_by(Step.status)
+        counts = dict.fromkeys(StepStatus, 0)
+        counts.update({StepStatus(row[0]): row[1] for row in self._db.execute(query)})
+        return counts
 
     def running(self) -> StepRecord | None:
         row = self._db.execute(_ALL.where(Step.status == StepStatus.RESERVED)).one_or_none()
