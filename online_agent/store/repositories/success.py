@@ -27,7 +27,7 @@ _COLUMNS = (
     Episode.num_tool_errors,
 )
 
-_POINTS: Select[Any] = select(*_COLUMNS)
+_POINTS: Select[*tuple[Any, ...]] = select(*_COLUMNS)
 
 
 class SuccessRows(Repository):
@@ -85,7 +85,9 @@ class SuccessRows(Repository):
         return [SeriesBucket(*row) for row in self._db.execute(query)]
 
 
-def _graded(query: Select[Any], env: str, tenant_id: str | None, split: str | None, since: float | None) -> Select[Any]:
+def _graded(
+    query: Select[*tuple[Any, ...]], env: str, tenant_id: str | None, split: str | None, since: float | None
+) -> Select[Any]:
     query = query.where(Episode.env == env, Episode.graded_at.is_not(None))
     if tenant_id is not None:
         query = query.where(Episode.tenant_id == tenant_id)
