@@ -112,7 +112,7 @@ class JobsSettings(Section):
 
     num_processes: PositiveInt = 2
     grading_batch: PositiveInt = 16
-    grading_lease_s: PositiveFloat = 60.0
+    grading_lease_s: PositiveFloat = 30.0
     max_grading_attempts: PositiveInt = 3
     swap_lease_s: PositiveFloat = 120.0
     soft_time_limit_s: PositiveInt = 180
