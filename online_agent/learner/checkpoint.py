@@ -1,0 +1,129 @@
+"""A trainer on disk, by parameter name and without pickle, and back, bit for bit.
+
+``serving/``  a complete Hugging Face directory; ``model.safetensors`` holds the actor's fp32 masters, each tied
+              weight once
+``learner/``  actor_optimizer.safetensors, critic.safetensors, critic_optimizer.safetensors, ewma.safetensors,
+              rng.safetensors, state.json
+
+Names do not depend on the ZeRO stage or the number of ranks, so a checkpoint restores under another of either.
+Files are flushed to disk; the caller writes into a directory that is renamed when complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from online_agent.errors import CorruptVersion
+
+if TYPE_CHECKING:
+    from online_agent.learner.trainer import SaoTrainer
+
+MODEL_FILE = "model.safetensors"
+STATE_FORMAT = 1
+_ACTOR_PREFIX = "causal_lm."
+# Weights of the parent in any format, and the index of a sharded one: replaced by MODEL_FILE.
+_WEIGHT_PATTERNS = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
+
+
+def export(trainer: SaoTrainer, directory: Path) -> None:
+    """Write the trainer under ``directory``. A collective; rank 0 writes."""
+    actor, actor_moments = _actor_weights(trainer), trainer.actor.moments()
+    critic, critic_moments = trainer.critic.parameters(), trainer.critic.moments()
+    if not trainer.ranks.is_first:
+        return
+    serving, learner = directory / "serving", directory / "learner"
+    copy_model_files(trainer.model_dir, serving)
+    learner.mkdir(parents=True, exist_ok=True)
+    _save(serving / MODEL_FILE, actor)
+    _save(learner / "actor_optimizer.safetensors", actor_moments)
+    _save(learner / "critic.safetensors", critic)
+    _save(learner / "critic_optimizer.safetensors", critic_moments)
+    _save(learner / "ewma.safetensors", trainer.reference.tensors())
+    _save(learner / "rng.safetensors", _rng_state(trainer.ranks.device))
+    _write(learner / "state.json", json.dumps(_state(trainer), indent=1, sort_keys=True).encode())
+
+
+def restore(trainer: SaoTrainer, directory: Path) -> None:
+    """Load what ``export`` wrote. Raises CorruptVersion naming the file when it cannot be used."""
+    serving, learner = directory / "serving", directory / "learner"
+    try:
+        state = json.loads((learner / "state.json").read_text())
+        if state["format"] != STATE_FORMAT:
+            raise CorruptVersion(f"{learner / 'state.json'} has format {state['format']}, wanted {STATE_FORMAT}")
+        actor = {_ACTOR_PREFIX + name: tensor for name, tensor in load_file(serving / MODEL_FILE).items()}
+        actor_moments = load_file(learner / "actor_optimizer.safetensors")
+        critic, critic_moments = load_file(learner / "critic.safetensors"), load_file(
+            learner / "critic_optimizer.safetensors"
+        )
+        ewma, rng = load_file(learner / "ewma.safetensors"), load_file(learner / "rng.safetensors")
+        trainer.actor.load(actor, actor_moments, lr=state["actor_lr"], updates=state["actor_updates"])
+        trainer.critic.load(critic, critic_moments, lr=state["critic_lr"], updates=state["critic_updates"])
+        trainer.reference.load(ewma, state["reference"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise CorruptVersion(f"cannot restore the learner from {directory}: {error!r}") from error
+    _set_rng_state(rng, trainer.ranks.device)
+    trainer.num_steps = state["num_steps"]
+    trainer.model_dir = serving
+
+
+def copy_model_files(source: Path, target: Path) -> None:
+    """Configuration, tokenizer and template of ``source`` are in ``target``; weights are not."""
+    if source.resolve() == target.resolve():
+        return
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_WEIGHT_PATTERNS, ".*"), dirs_exist_ok=True)
+
+
+def _actor_weights(trainer: SaoTrainer) -> dict[str, Tensor]:
+    """Under the names of the Hugging Face model: parameters, each tied one once."""
+    return {name.removeprefix(_ACTOR_PREFIX): tensor for name, tensor in trainer.actor.parameters().items()}
+
+
+def _state(trainer: SaoTrainer) -> dict[str, Any]:
+    return {
+        "format": STATE_FORMAT,
+        "num_steps": trainer.num_steps,
+        "actor_lr": trainer.actor.lr,
+        "actor_updates": trainer.actor.num_updates,
+        "critic_lr": trainer.critic.lr,
+        "critic_updates": trainer.critic.num_updates,
+        "reference": trainer.reference.counters(),
+        "seed": trainer.settings.seed,
+    }
+
+
+def _rng_state(device: torch.device) -> dict[str, Tensor]:
+    state = {"torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _set_rng_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path, metadata={"format": "pt"})
+    _flush(path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    _flush(path)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

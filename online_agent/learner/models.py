@@ -1,0 +1,123 @@
+"""Actor and critic: any Hugging Face causal language model, and a copy of its backbone with a scalar head.
+
+Axes: B rows, T positions, H width, V vocabulary, N action tokens of the micro-batch laid end to end.
+Both networks are evaluated only at the N positions that predict an action token: the state before that token.
+Rows are padded on the right and no attention mask is passed: under causal attention padding cannot be seen by what
+stands before it, and the kernel without a mask is the fast one.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from online_agent.errors import ConfigError
+from online_agent.learner.last_layer import gather_in_last_layer, last_layer_rows
+
+# Rounding of two evaluation orders of the same network; an unknown extra step (soft-capped logits, a residual
+# multiplier) shows far above it.
+_SELF_CHECK_TOLERANCE = 1e-3
+
+
+def load_causal_lm(model_dir: Path) -> Any:
+    """The model of a Hugging Face directory in fp32. Files on this disk only, safetensors only, no code from it."""
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            model_dir,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot load a causal language model from {model_dir}: {error}") from error
+    model.config.use_cache = False
+    return model
+
+
+class Actor(nn.Module):
+    """The policy. ``causal_lm`` keeps its own parameter names, so its weights go to the engine unchanged."""
+
+    def __init__(self, causal_lm: Any) -> None:
+        super().__init__()
+        self.causal_lm = causal_lm
+        gather_in_last_layer(causal_lm.base_model)
+        _check_forward(self)
+
+    def forward(self, token_ids_BT: Tensor, positions_N: Tensor, targets_N: Tensor, temperature_N: Tensor) -> Tensor:
+        """(N,) fp32 log pi(target | tokens before) under softmax(logits / temperature).
+
+        ``positions_N`` index B*T flattened, ``temperature_N`` is each token's own sampling temperature.
+        """
+        logits_NV = self.logits_at(token_ids_BT, positions_N).float() / temperature_N[:, None]
+        return -F.cross_entropy(logits_NV, targets_N, reduction="none")
+
+    def logits_at(self, token_ids_BT: Tensor, positions_N: Tensor) -> Tensor:
+        """(N, V) logits at the flattened positions."""
+        hidden_NH = hidden_at(self.causal_lm.base_model, token_ids_BT, positions_N)
+        logits_NV: Tensor = self.causal_lm.get_output_embeddings()(hidden_NH)
+        return logits_NV
+
+
+class Critic(nn.Module):
+    """The value of the state before each action token: a copy of the actor's first backbone and a linear head.
+
+    The head starts as weight 0 and bias ``bias_init``: every first value equals the bias.
+    """
+
+    def __init__(self, causal_lm: Any, *, bias_init: float, freeze_pattern: str) -> None:
+        super().__init__()
+        self.backbone = copy.deepcopy(causal_lm.base_model)
+        gather_in_last_layer(self.backbone)
+        self.head = nn.Linear(causal_lm.config.get_text_config().hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.constant_(self.head.bias, bias_init)
+        self.num_frozen = freeze(self.backbone, freeze_pattern)
+        # Only MLPs, norms and head learn; a frozen embedding also spares the backward pass below the first layer.
+        self.backbone.get_input_embeddings().requires_grad_(False)
+
+    def forward(self, token_ids_BT: Tensor, positions_N: Tensor) -> Tensor:
+        """(N,) fp32 values at the flattened positions."""
+        values_N1: Tensor = self.head(hidden_at(self.backbone, token_ids_BT, positions_N))
+        return values_N1.squeeze(-1).float()
+
+
+def hidden_at(backbone: Any, token_ids_BT: Tensor, positions_N: Tensor) -> Tensor:
+    """(N, H) the backbone's last hidden states at the flattened positions."""
+    with last_layer_rows(backbone, positions_N) as is_gathered:
+        hidden: Tensor = backbone(input_ids=token_ids_BT, use_cache=False).last_hidden_state
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    return flat if is_gathered else flat[positions_N]
+
+
+def freeze(module: nn.Module, pattern: str) -> int:
+    """Parameters whose name matches get no gradient; how many did. Raises ConfigError when none does."""
+    matched = [parameter for name, parameter in module.named_parameters() if re.search(pattern, name)]
+    if not matched:
+        names = ", ".join(name for name, _ in module.named_parameters())[:200]
+        raise ConfigError(f"freeze pattern {pattern!r} matches no parameter of the critic; it has {names}...")
+    for parameter in matched:
+        parameter.requires_grad_(False)
+    return len(matched)
+
+
+@torch.no_grad()
+def _check_forward(actor: Actor) -> None:
+    """The logits taken at chosen positions are the model's own. Raises ConfigError for a model that adds to them."""
+    vocab_size = actor.causal_lm.config.get_text_config().vocab_size
+    token_ids_BT = torch.arange(12).reshape(2, 6) % vocab_size
+    positions_N = torch.tensor([1, 4, 8, 11])
+    own_BTV = actor.causal_lm(input_ids=token_ids_BT, use_cache=False).logits
+    own_NV = own_BTV.reshape(-1, own_BTV.shape[-1])[positions_N]
+    gap = float((own_NV - actor.logits_at(token_ids_BT, positions_N)).abs().max())
+    if not gap <= _SELF_CHECK_TOLERANCE:
+        kind = type(actor.causal_lm).__name__
+        raise ConfigError(f"{kind} changes its logits after the output embedding (off by {gap:.3g}): not supported")

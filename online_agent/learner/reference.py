@@ -1,0 +1,117 @@
+"""The EWMA reference of the policy, kept beside the actor, and the rule that resets it (arXiv 2605.12070).
+
+The reference is the bias-corrected average of the published actors (``algo.references.EwmaReference``). Each step
+measures rho, the share of action tokens that mask and clip against it leave active; below tau it forgets its past.
+SAO does not train against it: rho is the learner's own signal that the policy has moved away from its recent past.
+
+rho costs one forward pass of the averaged network. It is measured on every ``PROBE_STRIDE``-th episode in order of
+length, starting at another one each step: one part in 25 to 30 of a step's work.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from online_agent.algo.references import ActiveTokens, EwmaReference, active_ratio, ewma_beta
+from online_agent.learner.models import Actor
+from online_agent.learner.report import ReferenceReset
+
+PROBE_STRIDE = 4
+# The window W_stale is measured over; the paper's mask c and clip eps.
+STALENESS_WINDOW_STEPS = 8
+MAX_DISCREPANCY = 2.0
+CLIP_EPS = 0.2
+
+RESET_BELOW_TAU = "active_share_below_tau"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTokens:
+    """The probed episodes' action tokens (N,): inputs of the averaged actor, and what it is compared with."""
+
+    token_ids_BT: Tensor
+    positions_N: Tensor
+    targets_N: Tensor
+    temperature_N: Tensor
+    logp_N: Tensor
+    logp_mu_N: Tensor
+    advantages_N: Tensor
+
+
+class PolicyReference:
+    """Average of the published actors with its own network to evaluate it."""
+
+    def __init__(self, actor: Actor, *, tau: float, staleness_versions: float | None) -> None:
+        self._network = copy.deepcopy(actor).requires_grad_(False).eval()
+        self._ewma = EwmaReference(dict(self._network.named_parameters()))
+        # The network reads the average itself: no copy after an update.
+        for name, parameter in self._network.named_parameters():
+            parameter.data = self._ewma.parameters[name]
+        self._tau = tau
+        self._configured = staleness_versions
+        self._staleness: deque[float] = deque(maxlen=STALENESS_WINDOW_STEPS)
+        self.num_resets = 0
+
+    @property
+    def weight(self) -> float:
+        return self._ewma.weight
+
+    @property
+    def beta(self) -> float:
+        """From the configured W_stale, or the mean staleness of the last batches."""
+        measured = sum(self._staleness) / len(self._staleness) if self._staleness else 0.0
+        return ewma_beta(measured if self._configured is None else self._configured)
+
+    @torch.no_grad()
+    def probe(self, tokens: ProbeTokens) -> ActiveTokens:
+        """How many of the probed tokens the reference leaves active."""
+        logp_prox_N = self._network(tokens.token_ids_BT, tokens.positions_N, tokens.targets_N, tokens.temperature_N)
+        return active_ratio(
+            tokens.logp_N,
+            tokens.logp_mu_N,
+            tokens.advantages_N,
+            torch.ones_like(tokens.logp_N),
+            logp_prox=logp_prox_N,
+            eps=CLIP_EPS,
+            max_discrepancy=MAX_DISCREPANCY,
+        )
+
+    def publish(
+        self, parameters: Mapping[str, Tensor], staleness: Sequence[int], active: ActiveTokens | None
+    ) -> ReferenceReset | None:
+        """A version with these parameters is about to be published: it enters the average, or replaces it.
+
+        It replaces the average when ``active`` fell below tau; the reset is returned.
+        """
+        if staleness:
+            self._staleness.append(sum(staleness) / len(staleness))
+        if active is not None and active.num_actions and active.ratio < self._tau:
+            return self.reset(parameters, RESET_BELOW_TAU, active.ratio)
+        self._ewma.update(parameters, self.beta)
+        return None
+
+    def reset(self, parameters: Mapping[str, Tensor], cause: str, active_share: float | None = None) -> ReferenceReset:
+        """prox = theta, w = 1."""
+        self._ewma.reset(parameters)
+        self.num_resets += 1
+        return ReferenceReset(cause, active_share)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._ewma.state_dict()
+
+    def counters(self) -> dict[str, float | list[float]]:
+        return {"num_resets": self.num_resets, "staleness": list(self._staleness)}
+
+    def load(self, tensors: Mapping[str, Tensor], counters: Mapping[str, object]) -> None:
+        """The reference that was saved. Raises KeyError when the names differ."""
+        self._ewma.load_state_dict(tensors)
+        staleness = counters["staleness"]
+        assert isinstance(staleness, list)
+        self._staleness = deque(staleness, maxlen=STALENESS_WINDOW_STEPS)
+        self.num_resets = int(str(counters["num_resets"]))

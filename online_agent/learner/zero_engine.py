@@ -1,0 +1,176 @@
+"""One network under DeepSpeed ZeRO: any number of backward passes, then one update or none.
+
+``managed_gradient_accumulation`` is off, so ``apply`` is the update whatever the number of backward passes before it,
+and gradients are summed over passes and averaged over ranks (losses are scaled for that by the caller). Parameters
+are fp32 in every mode: bf16 runs under autocast, so master weights and parameters are one and the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from online_agent.config.settings import LearnerSettings
+from online_agent.learner.ranks import Ranks
+
+ADAM_BETAS = (0.9, 0.95)
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """``is_applied`` False: DeepSpeed met a gradient that is not finite and kept every weight and moment."""
+
+    is_applied: bool
+    grad_norm: float
+
+
+class ZeroEngine:
+    """A network, its optimiser and its DeepSpeed engine. All methods are collectives."""
+
+    def __init__(
+        self, network: nn.Module, *, lr: float, clip_norm: float, settings: LearnerSettings, ranks: Ranks
+    ) -> None:
+        import deepspeed
+
+        self.network = network.to(ranks.device)
+        self.stage = settings.zero_stage
+        trainable = [p for p in network.parameters() if p.requires_grad]
+        # foreach would copy the one flat partition; fused walks it once.
+        adamw = torch.optim.AdamW(trainable, lr=lr, betas=ADAM_BETAS, weight_decay=settings.weight_decay, fused=True)
+        self._engine, *_ = deepspeed.initialize(
+            model=network,
+            model_parameters=trainable,
+            optimizer=adamw,
+            config=_config(settings, clip_norm),
+            dist_init_required=False,
+        )
+        self._allocate_moments()
+
+    @property
+    def lr(self) -> float:
+        return float(self._engine.optimizer.param_groups[0]["lr"])
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that were applied since the optimiser was new."""
+        return int(next(iter(self._adam_state().values()))["step"])
+
+    def __call__(self, *args: Tensor) -> Any:
+        return self._engine(*args)
+
+    def backward(self, loss: Tensor) -> None:
+        """The gradient of ``loss``, averaged over ranks, is added to what is held."""
+        self._engine.backward(loss)
+
+    def apply(self) -> Applied:
+        """One clipped optimiser update with what is held; nothing is held afterwards."""
+        self._engine.step()
+        if not self._engine.was_step_applied():
+            return Applied(False, float("nan"))
+        return Applied(True, float(self._engine.get_global_grad_norm()))
+
+    def discard(self, loss: Tensor) -> None:
+        """Nothing is held any more and no weight, moment or counter has moved.
+
+        A gradient of NaN, so that DeepSpeed's own overflow path drops what was reduced so far, at every stage and
+        on all ranks. ``loss`` is any loss of this network with a live graph.
+        """
+        self._engine.backward(loss * float("nan"))
+        self._engine.step()
+        assert not self._engine.was_step_applied(), "DeepSpeed applied a gradient that is not finite"
+
+    def parameters(self) -> dict[str, Tensor]:
+        """fp32 values by name, frozen ones included. Views of the live weights below stage 3, copies at stage 3."""
+        if self.stage < 3:
+            return {name: p.detach() for name, p in self.network.named_parameters()}
+        import deepspeed
+
+        named = dict(self.network.named_parameters())
+        with deepspeed.zero.GatheredParameters(list(named.values())):
+            return {name: p.detach().clone() for name, p in named.items()}
+
+    def moments(self) -> dict[str, Tensor]:
+        """``exp_avg.<name>`` and ``exp_avg_sq.<name>`` of each trainable parameter, whole, on every rank."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        return {
+            f"{key}.{name}": safe_get_full_optimizer_state(p, key)
+            for name, p in self._trainable().items()
+            for key in MOMENTS
+        }
+
+    def load(self, parameters: Mapping[str, Tensor], moments: Mapping[str, Tensor], *, lr: float, updates: int) -> None:
+        """Weights, DeepSpeed's fp32 masters, moments, LR and update count are the ones given.
+
+        Raises KeyError for a missing name and ValueError for a shape that differs, before anything is changed.
+        """
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        self._check(parameters, moments)
+        self._write_weights(parameters)
+        for name, p in self._trainable().items():
+            safe_set_full_fp32_param(p, parameters[name].to(p.device))
+            for key in MOMENTS:
+                safe_set_full_optimizer_state(p, moments[f"{key}.{name}"].to(p.device), key)
+        for state in self._adam_state().values():
+            state["step"].fill_(updates)
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = lr
+
+    def _trainable(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+
+    def _adam_state(self) -> Any:
+        return self._engine.optimizer.optimizer.state
+
+    def _allocate_moments(self) -> None:
+        """Zero moments exist before the first update, so that they can be read and set at any time."""
+        zero = self._engine.optimizer
+        masters = zero.fp32_partitioned_groups_flat if self.stage == 3 else zero.single_partition_of_fp32_groups
+        for master in masters:
+            state = self._adam_state()[master]
+            state["step"] = torch.zeros((), dtype=torch.float32, device=master.device)
+            for key in MOMENTS:
+                state[key] = torch.zeros_like(master)
+        if self.stage < 3:
+            zero._lazy_init_hp_params_optimizer_state()
+
+    @torch.no_grad()
+    def _write_weights(self, parameters: Mapping[str, Tensor]) -> None:
+        named = dict(self.network.named_parameters())
+        if self.stage < 3:
+            for name, p in named.items():
+                p.copy_(parameters[name])
+            return
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters(list(named.values()), modifier_rank=0):
+            for name, p in named.items():
+                p.copy_(parameters[name])
+
+    def _check(self, parameters: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
+        for name, p in self.network.named_parameters():
+            shape = tuple(getattr(p, "ds_shape", p.shape))
+            wanted = [(parameters, name)]
+            if p.requires_grad:
+                wanted += [(moments, f"{key}.{name}") for key in MOMENTS]
+            for tensors, key in wanted:
+                if tuple(tensors[key].shape) != shape:
+                    raise ValueError(f"{key} has shape {tuple(tensors[key].shape)}, the network wants {shape}")
+
+
+def _config(settings: LearnerSettings, clip_norm: float) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": clip_norm,
+        "zero_optimization": {"stage": settings.zero_stage},
+        "torch_autocast": {"enabled": settings.dtype == "bfloat16", "dtype": "bfloat16"},
+        "steps_per_print": None,
+        "wall_clock_breakdown": False,
+    }
