@@ -48,6 +48,13 @@ class ChangeRepository(Repository):
     def get(self, tenant_id: str, change_id: str) -> ChangeRecord:
         return _change(self._row(tenant_id, change_id))
 
+    def of_env(self, env: str, tenant_id: str | None = None) -> list[ChangeRecord]:
+        """Every change of the environment, of all tenants unless one is named, in order of injection."""
+        query = select(*EnvChange.__table__.columns).where(EnvChange.env == env).order_by(EnvChange.id)
+        if tenant_id is not None:
+            query = query.where(EnvChange.tenant_id == tenant_id)
+        return [_change(row) for row in self._db.execute(query)]
+
     def active(self, env: str, tenant_id: str | None = None) -> list[ChangeRecord]:
         """The changes in force, in the order they came into force. With ``tenant_id``, only that tenant's."""
         query = (

@@ -31,6 +31,10 @@ _POINTS: Select[*tuple[Any, ...]] = select(*_COLUMNS)
 
 
 class SuccessRows(Repository):
+    def envs(self) -> list[str]:
+        """The environments with at least one episode, by name."""
+        return list(self._db.execute(select(Episode.env).distinct().order_by(Episode.env)).scalars())
+
     def success_series(
         self,
         env: str,
