@@ -38,6 +38,11 @@ class DetectorRepository(Repository):
     def load(self, name: str) -> dict[str, Any] | None:
         return self._db.execute(select(DetectorState.state).where(DetectorState.name == name)).scalar_one_or_none()
 
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Every saved state by name, in order of the names."""
+        query = select(DetectorState.name, DetectorState.state).order_by(DetectorState.name)
+        return {row[0]: row[1] for row in self._db.execute(query)}
+
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         values = {"state": dict(state), "updated_at": self._now()}
         changed = self._db.execute(update(DetectorState).where(DetectorState.name == name).values(**values))
