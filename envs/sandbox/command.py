@@ -34,7 +34,7 @@ class JailSpec:
     memory_mb: int
     tmp_bytes: int = 64 << 20
     num_inodes: int = 4096
-    file_mb: int = 64
+    file_mb: int = 32
     num_processes: int = 64
     num_open_files: int = 256
     cpu_s: int = 60

@@ -41,7 +41,7 @@ class NsjailSandbox:
         self._workers = ThreadPoolExecutor(max_jobs, thread_name_prefix="sandbox")
         self._lock = threading.Lock()
         self._idle: dict[bool, list[tuple[int, Jail]]] = {False: [], True: []}
-        self._busy: dict[bool, set[int]] = {False: set(), True: set()}
+        self._busy: dict[bool, dict[int, Jail]] = {False: {}, True: {}}
         self._probe_lock = threading.Lock()
         self._is_proven = False
         self._is_closed = False
@@ -67,6 +67,8 @@ class NsjailSandbox:
         """
         if not (timeout_s > 0 and math.isfinite(timeout_s)):
             raise ValueError(f"timeout_s is {timeout_s}")
+        if self._is_closed:
+            raise SandboxFailed("the sandbox is closed")
         body = encode_job(argv, files, collect_files)
         call = _Call()
         future = asyncio.get_running_loop().run_in_executor(
@@ -82,14 +84,17 @@ class NsjailSandbox:
 
     async def close(self) -> None:
         """End all jails. Jobs under way fail."""
-        self._is_closed = True
-        self._workers.shutdown(wait=False, cancel_futures=True)
         with self._lock:
+            self._is_closed = True
             idle = [jail for jails in self._idle.values() for _, jail in jails]
+            busy = [jail for jails in self._busy.values() for jail in jails.values()]
             for jails in self._idle.values():
                 jails.clear()
+        for jail in busy:
+            jail.kill()
         for jail in idle:
             jail.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _prove(self) -> None:
         with self._probe_lock:
@@ -116,20 +121,21 @@ class NsjailSandbox:
                 raise SandboxFailed("the sandbox is closed")
             if self._idle[as_verifier]:
                 slot, jail = self._idle[as_verifier].pop()
-                self._busy[as_verifier].add(slot)
-                return slot, jail
-            slot = next(n for n in range(self._max_jobs) if n not in self._busy[as_verifier])
-            self._busy[as_verifier].add(slot)
+            else:
+                slot = next(n for n in range(self._max_jobs) if n not in self._busy[as_verifier])
+                jail = self._open(self._uid(slot, as_verifier))
+            self._busy[as_verifier][slot] = jail
+            return slot, jail
+
+    def _open(self, uid: int) -> Jail:
         try:
-            return slot, Jail(JailSpec(self._nsjail, self._uid(slot, as_verifier), self._memory_mb))
+            return Jail(JailSpec(self._nsjail, uid, self._memory_mb))
         except OSError as error:
-            with self._lock:
-                self._busy[as_verifier].discard(slot)
             raise SandboxFailed(f"nsjail could not be started: {error}") from error
 
     def _give_back(self, slot: int, jail: Jail, as_verifier: bool) -> None:
         with self._lock:
-            self._busy[as_verifier].discard(slot)
+            del self._busy[as_verifier][slot]
             if jail.is_alive and not self._is_closed:
                 self._idle[as_verifier].append((slot, jail))
                 return
