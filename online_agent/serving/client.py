@@ -24,6 +24,8 @@ from online_agent.serving.answers import error_message, parse_generation, parse_
 from online_agent.types import Generation, Int32Array, Sampling
 
 RID_LENGTH = 32
+CONTEXT_MARGIN = 8
+"""SGLang 0.5.23 keeps the last seven positions of the context back and silently shortens answers that need them."""
 ADMIN_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 25.0
@@ -77,6 +79,11 @@ class EngineClient:
             limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
             trust_env=False,
         )
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """The most tokens that a prompt and its answer may have together."""
+        return max(0, self._context_length - CONTEXT_MARGIN)
 
     async def __aenter__(self) -> EngineClient:
         return self
@@ -192,10 +199,10 @@ class EngineClient:
             raise EngineRejected(
                 f"token id {int(input_ids[at])} at position {at} is outside the vocabulary of {self._vocab_size}"
             )
-        if len(input_ids) + sampling.max_new_tokens > self._context_length:
+        if len(input_ids) + sampling.max_new_tokens > self.max_sequence_tokens:
             raise EngineRejected(
                 f"{len(input_ids)} prompt tokens and {sampling.max_new_tokens} new ones exceed the context of "
-                f"{self._context_length}"
+                f"{self.max_sequence_tokens}"
             )
 
     async def _abort_quietly(self, rid: str) -> None:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from online_agent.errors import EngineError, EngineLost, EngineRejected, SwapFailed
 from online_agent.serving.client import EngineClient, EngineLoads
 from online_agent.serving.readiness import verify_served
-from online_agent.weights import VersionDir, check_fits
+from online_agent.weights.fit import check_fits
+from online_agent.weights.version_dir import VersionDir
 
 FLUSH_RETRY_S = 0.05
 NOT_FLUSHED = "cache was not flushed"
@@ -55,8 +56,9 @@ async def swap(client: EngineClient, target: VersionDir, *, last_good: VersionDi
         await asyncio.shield(_restore_after(client, last_good, timeout_s, error))
         if isinstance(error, asyncio.CancelledError):
             raise
+        kept = last_good.manifest.version
         raise SwapFailed(
-            f"version {target.version} was not taken ({_reason(error)}); version {last_good.version} serves"
+            f"version {target.manifest.version} was not taken ({_reason(error)}); version {kept} serves"
         ) from error
     return _report(target, last_good, started_at, paused_at, loads)
 
@@ -70,13 +72,13 @@ async def restore(client: EngineClient, version_dir: VersionDir, *, timeout_s: f
         async with asyncio.timeout(timeout_s):
             await _load_paused(client, version_dir, timeout_s)
     except (EngineError, SwapFailed, TimeoutError) as error:
-        raise EngineLost(f"version {version_dir.version} could not be restored: {_reason(error)}") from error
+        raise EngineLost(f"version {version_dir.manifest.version} could not be restored: {_reason(error)}") from error
 
 
 async def _load_paused(client: EngineClient, version_dir: VersionDir, timeout_s: float) -> None:
     await client.pause("retract")
     await _load(client, version_dir, timeout_s)
-    await verify_served(client, version_dir.serving_dir, version_dir.version)
+    await verify_served(client, version_dir.serving_dir, version_dir.manifest.version)
     await client.resume()
 
 
@@ -84,7 +86,7 @@ async def _load(client: EngineClient, version_dir: VersionDir, timeout_s: float)
     """Loads with an empty prefix cache; where the engine kept it, empties it and loads again, so that labels agree."""
     while True:
         try:
-            return await client.update_weights(version_dir.serving_dir, version_dir.version, timeout_s)
+            return await client.update_weights(version_dir.serving_dir, version_dir.manifest.version, timeout_s)
         except EngineRejected as error:
             if NOT_FLUSHED not in error.message:
                 raise
@@ -106,8 +108,8 @@ def _report(
 ) -> SwapReport:
     now = time.monotonic()
     return SwapReport(
-        version=target.version,
-        previous_version=last_good.version,
+        version=target.manifest.version,
+        previous_version=last_good.manifest.version,
         seconds=now - started_at,
         paused_s=now - paused_at,
         num_running_at_pause=loads.num_running,

@@ -9,7 +9,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-VOCAB_SIZE = 512
+VOCAB_SIZE = 500
+CONTEXT_LENGTH = 1024
 HIDDEN, NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, FFN = 64, 2, 4, 2, 16, 128
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -78,7 +79,7 @@ def write_tiny_model(model_dir: Path, seed: int = 0, *, chat_template: str = CHA
         "num_key_value_heads": NUM_KV_HEADS,
         "head_dim": HEAD_DIM,
         "hidden_act": "silu",
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": CONTEXT_LENGTH,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,

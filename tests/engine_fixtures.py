@@ -1,0 +1,80 @@
+"""The real SGLang server, started once for all tests that name ``real_engine``, and the models it can serve."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from online_agent.config.settings import EngineSettings
+from online_agent.serving.client import EngineClient
+from online_agent.serving.launcher import EngineProcess
+from online_agent.serving.readiness import wait_ready
+from tests.fakes.tiny_model import CONTEXT_LENGTH, VOCAB_SIZE, write_tiny_model
+
+START_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class RealEngine:
+    """A running server that serves ``model_dirs[1]`` as version 1 before each test."""
+
+    url: str
+    api_key: str
+    model_dirs: dict[int, Path]
+    process: EngineProcess
+
+    def client(self) -> EngineClient:
+        return EngineClient(self.url, self.api_key, 60.0, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH)
+
+
+@pytest.fixture(scope="session")
+def model_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Three random models of one shape, by the version they are served under."""
+    root = tmp_path_factory.mktemp("models")
+    return {version: write_tiny_model(root / f"v{version}", seed=version) for version in (1, 2, 3)}
+
+
+@pytest.fixture(scope="session")
+def real_engine_process(model_dirs: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
+    key = secrets.token_hex(16)
+    settings = EngineSettings(api_key=SecretStr(key), max_total_tokens=16384, context_length=CONTEXT_LENGTH)
+    process = EngineProcess(settings, model_dirs[1], 1, port=free_port(), run_dir=tmp_path_factory.mktemp("engine"))
+    engine = RealEngine(process.url, key, model_dirs, process)
+    process.start()
+    try:
+        asyncio.run(_wait(engine))
+        yield engine
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+async def real_engine(real_engine_process: RealEngine) -> AsyncIterator[RealEngine]:
+    yield real_engine_process
+    await serve_first_version(real_engine_process)
+
+
+async def serve_first_version(engine: RealEngine) -> None:
+    """Whatever a test left behind (a pause, other weights), the next one starts from version 1."""
+    async with engine.client() as client:
+        await client.pause()
+        await client.update_weights(engine.model_dirs[1], 1)
+        await client.resume()
+
+
+async def _wait(engine: RealEngine) -> None:
+    async with engine.client() as client:
+        await wait_ready(client, engine.process, engine.model_dirs[1], START_TIMEOUT_S)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
