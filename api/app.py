@@ -1,0 +1,82 @@
+"""The HTTP application.
+
+``uvicorn --factory api.app:create_app`` reads its settings from ``ONLINE_AGENT_CONFIG`` (a TOML file) and the
+environment (``ONLINE_AGENT_*``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from api import (
+    errors,
+)
+from api.adaptation.router import router as adaptation
+from api.auth import Authentication
+from api.changes.router import router as changes
+from api.dashboard.router import router as dashboard
+from api.envs.router import router as envs
+from api.episodes.router import router as episodes
+from api.events.router import router as events
+from api.feedback.router import router as feedback
+from api.health.router import router as health
+from api.keys.router import router as keys
+from api.metrics import CountRequests
+from api.openapi import describe
+from api.runtime import Runtime
+from api.shutdown import draining_on_sigterm
+from api.start import open_runtime
+from api.training.router import router as training
+from api.weights.router import router as weights
+from online_agent.config.settings import Settings, load_settings
+
+ROUTERS = (episodes, feedback, weights, training, envs, changes, adaptation, events, keys, health, dashboard)
+
+OpenRuntime = Callable[[Settings], AbstractAsyncContextManager[Runtime]]
+
+
+def settings_of_environment() -> Settings:
+    """The settings of a process that was started without arguments. Raises ConfigError."""
+    file = os.environ.get("ONLINE_AGENT_CONFIG")
+    return load_settings(Path(file) if file else None)
+
+
+def create_app(settings: Settings | None = None, opener: OpenRuntime = open_runtime) -> FastAPI:
+    """The application; ``opener`` builds what its handlers reach when the server starts and closes it when it ends."""
+    settings = settings or settings_of_environment()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with opener(settings) as runtime:
+            app.state.runtime = runtime
+            with draining_on_sigterm(runtime):
+                yield
+
+    app = FastAPI(
+        title="online-agent",
+        version="0.1.0",
+        description="A coding agent that keeps learning in production.",
+        lifespan=lifespan,
+        docs_url=None,  # the bundled pages load scripts from elsewhere; /openapi.json is the reference
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=operation_id,
+    )
+    app.state.settings = settings
+    errors.install(app)
+    app.add_middleware(Authentication)
+    app.add_middleware(CountRequests)
+    for router in ROUTERS:
+        app.include_router(router)
+    describe(app)
+    return app
+
+
+def operation_id(route: APIRoute) -> str:
+    return route.name

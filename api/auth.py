@@ -1,0 +1,98 @@
+"""Who is calling. The tenant comes from the key and from nowhere else.
+
+Every path under ``/v1`` and ``/metrics`` needs a key, also a path that does not exist: the check stands before
+routing and before the body is read. Scopes are a set; none implies another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from api.errors import answer_for
+from api.runtime import Runtime
+from online_agent.errors import NotAllowed, NotAuthenticated
+from online_agent.types import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    tenant_id: str
+    key_id: str
+    scopes: frozenset[str]
+
+
+class Authentication:
+    """ASGI middleware: puts the Caller into the request's state, or answers 401 itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not needs_key(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        try:
+            caller = await authenticate(scope["app"].state.runtime, secret_of(Headers(scope=scope)))
+        except NotAuthenticated as error:
+            await answer_for(error)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["caller"] = caller
+        await self.app(scope, receive, send)
+
+
+def needs_key(path: str) -> bool:
+    return path.startswith("/v1/") or path in ("/v1", "/metrics")
+
+
+def secret_of(headers: Headers) -> str:
+    """The key in ``Authorization: Bearer`` or ``x-api-key``. Raises NotAuthenticated when there is none."""
+    authorization = headers.get("authorization")
+    if authorization is not None:
+        scheme, _, secret = authorization.partition(" ")
+        if scheme.lower() == "bearer" and secret.strip():
+            return secret.strip()
+        raise NotAuthenticated("Authorization must read 'Bearer <key>'", param="Authorization")
+    secret = headers.get("x-api-key", "").strip()
+    if not secret:
+        raise NotAuthenticated("this call needs a key: send 'Authorization: Bearer <key>' or 'x-api-key'")
+    return secret
+
+
+async def authenticate(runtime: Runtime, secret: str) -> Caller:
+    key = await runtime.read(lambda tx: tx.keys.authenticate(secret))
+    if key is None:
+        raise NotAuthenticated("unknown or revoked key")
+    return Caller(key.tenant_id, key.id, frozenset(key.scopes))
+
+
+def caller_of(request: Request) -> Caller:
+    caller = request.state.caller
+    assert isinstance(caller, Caller)
+    return caller
+
+
+def needs(*scopes: Scope) -> Callable[[Request], Coroutine[Any, Any, Caller]]:
+    """A dependency that is the Caller, or raises NotAllowed when the key has none of ``scopes``."""
+
+    async def check(request: Request) -> Caller:
+        caller = caller_of(request)
+        if caller.scopes.isdisjoint(scopes):
+            wanted = " or ".join(scopes)
+            has = ", ".join(sorted(caller.scopes)) or "none"
+            raise NotAllowed(f"this call needs a key with scope {wanted}; this one has: {has}")
+        return caller
+
+    return check
+
+
+AgentCaller = Annotated[Caller, Depends(needs(Scope.AGENT))]
+OperatorCaller = Annotated[Caller, Depends(needs(Scope.OPERATOR))]
+AdminCaller = Annotated[Caller, Depends(needs(Scope.ADMIN))]
+ReadingCaller = Annotated[Caller, Depends(needs(Scope.AGENT, Scope.OPERATOR))]

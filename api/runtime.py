@@ -1,0 +1,81 @@
+"""What a request handler may reach: built once by the lifespan, closed by it.
+
+Store calls are synchronous and run on a small thread pool; no transaction is open while a handler waits for anything
+else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol, TypeVar
+
+from fastapi import Depends, Request
+from online_agent.agent.runner import EpisodeRunner
+
+from api.episodes.tasks import TaskCounter
+from api.metrics import ApiMetrics
+from envs.protocols import Environment
+from online_agent.config.settings import Settings
+from online_agent.serving.client import EngineClient
+from online_agent.store.session import Database, Transaction
+from online_agent.weights.store import WeightStore
+
+T = TypeVar("T")
+
+
+class Jobs(Protocol):
+    """``online_agent.jobs.enqueue.JobQueue``, or a fake. Each call raises BrokerUnavailable when it is not sent."""
+
+    def publish(self, version: int) -> None: ...
+    def rollback(self, target: int, actor: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Runtime:
+    settings: Settings
+    db: Database
+    threads: Executor
+    weights: WeightStore
+    engine: EngineClient
+    environments: Mapping[str, Environment]
+    runner: EpisodeRunner
+    jobs: Jobs
+    metrics: ApiMetrics = field(default_factory=ApiMetrics)
+    task_counter: TaskCounter = field(default_factory=TaskCounter)
+    is_draining: bool = False
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """The result of ``work``, committed when this returns."""
+
+        def run() -> T:
+            with self.db.transaction() as tx:
+                return work(tx)
+
+        return await asyncio.get_running_loop().run_in_executor(self.threads, run)
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        def run() -> T:
+            with self.db.reading() as tx:
+                return work(tx)
+
+        return await asyncio.get_running_loop().run_in_executor(self.threads, run)
+
+    async def on_thread(self, work: Callable[[], T]) -> T:
+        """The result of blocking work that is not the database's: sending a job, reading a manifest."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+
+def runtime_of(request: Request) -> Runtime:
+    runtime = request.app.state.runtime
+    assert isinstance(runtime, Runtime)
+    return runtime
+
+
+async def _runtime(request: Request) -> Runtime:
+    return runtime_of(request)
+
+
+RuntimeDep = Annotated[Runtime, Depends(_runtime)]

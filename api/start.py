@@ -1,0 +1,79 @@
+"""Builds what the handlers reach from the settings, and takes it down again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from online_agent.agent.runner import EpisodeRunner
+
+from api.runtime import Runtime
+from envs.registry import build_environments
+from envs.sandbox.nsjail import NsjailSandbox
+from online_agent.config.settings import SandboxSettings, Settings
+from online_agent.errors import ConfigError
+from online_agent.jobs.enqueue import JobQueue, tolerant
+from online_agent.rendering.renderer import ChatRenderer
+from online_agent.serving.client import EngineClient
+from online_agent.serving.launcher import context_length
+from online_agent.store.session import Database
+from online_agent.weights.store import WeightStore
+
+NUM_THREADS = 4  # SQLite has one writer; more threads would only queue in the database
+
+
+@asynccontextmanager
+async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
+    """Everything a handler reaches, open inside the block. Raises ConfigError when there are no weights to serve."""
+    async with AsyncExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="api"))
+        db = Database(settings.database_url, settings.database.busy_timeout_s)
+        stack.callback(db.close)
+        await asyncio.to_thread(db.migrate)
+        weights = WeightStore(settings.weights_dir)
+        model_dir = await asyncio.to_thread(_model_dir, weights)
+        renderer = await asyncio.to_thread(ChatRenderer.load, model_dir)
+        engine = EngineClient(
+            settings.engine.url,
+            settings.engine.api_key.get_secret_value(),
+            settings.engine.request_timeout_s,
+            vocab_size=renderer.vocab_size,
+            context_length=context_length(settings.engine, model_dir),
+        )
+        stack.push_async_callback(engine.aclose)
+        sandbox = _sandbox(settings.sandbox)
+        await sandbox.probe()
+        stack.push_async_callback(sandbox.close)
+        environments = build_environments(sandbox)
+        jobs = JobQueue(settings)
+        stack.callback(jobs.close)
+        wake_grader = tolerant(jobs.grade)
+
+        def on_finished(episode_id: str) -> None:
+            threads.submit(wake_grader, episode_id)
+
+        runner = EpisodeRunner(db, engine, renderer, environments, settings.agent, on_finished)
+        stack.push_async_callback(runner.drain, settings.api.drain_timeout_s)
+        yield Runtime(settings, db, threads, weights, engine, environments, runner, jobs)
+
+
+def _model_dir(weights: WeightStore) -> Path:
+    """The tokenizer and template are the same in every version, so any stable one will do."""
+    version = weights.latest_stable()
+    if version is None:
+        raise ConfigError(
+            f"{weights.root} holds no weights yet; start with 'online-agent up', which puts the seed there"
+        )
+    return weights.open(version).serving_dir
+
+
+def _sandbox(settings: SandboxSettings) -> NsjailSandbox:
+    return NsjailSandbox(
+        max_jobs=settings.max_jobs,
+        memory_mb=settings.memory_mb,
+        max_output_bytes=settings.max_output_bytes,
+        first_uid=settings.first_uid,
+    )

@@ -1,0 +1,259 @@
+"""The HTTP application over a real SQLite file, with fakes for runner, engine, jobs and environment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.runtime import Runtime
+from envs.types import Artifact, Observation, Split, Task, ToolSpec, Verdict
+from online_agent.config.settings import Settings
+from online_agent.errors import BrokerUnavailable
+from online_agent.serving.client import ModelInfo
+from online_agent.store.records import EpisodeNew, EpisodeRecord, TurnNew, VersionNew
+from online_agent.store.session import Database
+from online_agent.types import Scope, Span, SpanKind, StopReason, ToolCall, VersionOrigin, VersionRun, VersionState
+from online_agent.weights.store import WeightStore
+
+TENANT, OTHER_TENANT = "acme", "globex"
+ALL_SCOPES = (Scope.AGENT, Scope.OPERATOR, Scope.ADMIN)
+
+
+@dataclass(frozen=True)
+class FakeEvent:
+    kind: str
+    data: Mapping[str, Any]
+
+
+class AddOne:
+    """A toy environment: one tool, tasks with any number."""
+
+    name, version = "add_one", "1"
+
+    def system_prompt(self) -> str:
+        return "Repair the file."
+
+    def tools(self) -> Sequence[ToolSpec]:
+        properties = {"path": {"type": "string"}, "old": {"type": "string"}, "new": {"type": "string"}}
+        parameters = {"type": "object", "properties": properties, "required": list(properties)}
+        return (ToolSpec("edit_file", "Replace text in a file.", parameters),)
+
+    def task(self, task_id: str) -> Task:
+        split, _, number = task_id.partition("-")
+        if split not in ("train", "heldout") or not number.isdecimal():
+            raise KeyError(task_id)
+        return Task(self.name, task_id, split, f"Task {number}", {"a.py": "x = 1\n"}, {"tests": "assert x == 2"})
+
+    def tasks(self, split: Split, start: int, count: int) -> Sequence[Task]:
+        return [self.task(f"{split}-{number}") for number in range(start, start + count)]
+
+    async def start(self, task: Task) -> Any:
+        raise NotImplementedError  # the fake runner plays no session
+
+    async def verify(self, task: Task, artifact: Artifact) -> Verdict:
+        raise NotImplementedError
+
+
+def turn_of(version: int) -> TurnNew:
+    """Two prompt tokens, three sampled under ``version``, one of an observation."""
+    prompt = Span(SpanKind.PROMPT, 0, np.array([1, 2], np.int32))
+    action = Span(
+        SpanKind.ACTION,
+        0,
+        np.array([7, 8, 9], np.int32),
+        np.array([-0.5, -0.25, -1.0], np.float32),
+        (VersionRun(version, 0, 3),),
+    )
+    observation = Span(SpanKind.OBSERVATION, 0, np.array([4], np.int32))
+    call = ToolCall("edit_file", {"path": "a.py"})
+    return TurnNew([prompt, action, observation], "rev", "text", (call,), (Observation("done"),), "stop", 2)
+
+
+class FakeRunner:
+    """Plays each episode at once: one turn, then graded; held while ``hold`` is set.
+
+    ``refuse`` is raised by the next start; every episode that was started is in ``started``.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.version = 1
+        self.reward = 1.0
+        self.started: list[Any] = []
+        self.refuse: BaseException | None = None
+        self.is_drained = False
+        self.start_delay_s = 0.0
+        self._free = asyncio.Event()
+        self._free.set()
+        self._ended: dict[str, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tenants: dict[str, str] = {}
+
+    def hold(self) -> None:
+        self._free.clear()
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    async def start(self, tenant_id: str, key_id: str, request: Any) -> str:
+        await asyncio.sleep(self.start_delay_s)
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise error
+        self.started.append(request)
+        split: Split = "heldout" if request.task_id.startswith("heldout") else "train"
+        new = EpisodeNew(
+            tenant_id, request.env, request.task_id, split, sampling=request.sampling, limits=request.limits,
+            key_id=key_id, weight_version=request.weight_version, metadata=request.metadata,
+        )  # fmt: skip
+        with self.db.transaction() as tx:
+            episode_id = tx.episodes.create(new)
+        self._ended[episode_id], self._tenants[episode_id] = asyncio.Event(), tenant_id
+        task = asyncio.create_task(self._play(episode_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return episode_id
+
+    async def _play(self, episode_id: str) -> None:
+        await self._free.wait()
+        self.finish(episode_id)
+        self._ended[episode_id].set()
+
+    def finish(self, episode_id: str) -> None:
+        with self.db.transaction() as tx:
+            tx.episodes.add_turn(episode_id, turn_of(self.version))
+            tx.episodes.finish(episode_id, StopReason.SUBMITTED, Artifact({"a.py": "x = 2\n"}, True))
+            tx.episodes.grade(episode_id, Verdict(self.reward, self.reward > 0, {"output": "1 passed"}))
+
+    async def wait(self, episode_id: str, timeout_s: float) -> EpisodeRecord:
+        ended = self._ended.get(episode_id)
+        if ended is not None:
+            await asyncio.wait([asyncio.ensure_future(ended.wait())], timeout=timeout_s)
+        with self.db.reading() as tx:
+            return tx.episodes.get(self._tenants[episode_id], episode_id)
+
+    async def events(self, episode_id: str) -> AsyncIterator[FakeEvent]:
+        yield FakeEvent("turn", {"number": 0, "text": "text"})
+        await self._ended[episode_id].wait()
+        yield FakeEvent("tool_call", {"name": "edit_file"})
+        yield FakeEvent("observation", {"text": "done"})
+        yield FakeEvent("verdict", {"reward": self.reward})
+        yield FakeEvent("done", {"id": episode_id, "status": "graded"})
+
+    async def drain(self, timeout_s: float) -> None:
+        self.is_drained = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+
+
+@dataclass
+class FakeEngine:
+    version: int | None = 1
+    error: Exception | None = None
+
+    async def model_info(self) -> ModelInfo:
+        if self.error is not None:
+            raise self.error
+        return ModelInfo("weights", self.version)
+
+
+@dataclass
+class FakeJobs:
+    """Remembers what was sent. ``on_rollback`` and ``on_publish`` are what the worker would do."""
+
+    sent: list[tuple[Any, ...]] = field(default_factory=list)
+    is_down: bool = False
+    on_rollback: Callable[[int], None] = lambda target: None
+    on_publish: Callable[[int], None] = lambda version: None
+
+    def publish(self, version: int) -> None:
+        self._send("publish", version)
+        self.on_publish(version)
+
+    def rollback(self, target: int, actor: str) -> None:
+        self._send("rollback", target, actor)
+        self.on_rollback(target)
+
+    def _send(self, *message: Any) -> None:
+        if self.is_down:
+            raise BrokerUnavailable("the broker at redis://localhost does not answer; start Redis")
+        self.sent.append(message)
+
+
+@dataclass
+class World:
+    """One application and everything behind it. ``client`` carries a key with all scopes."""
+
+    app: FastAPI
+    runtime: Runtime
+    db: Database
+    runner: FakeRunner
+    engine: FakeEngine
+    jobs: FakeJobs
+    secrets: dict[str, str]
+    client: httpx.AsyncClient
+
+    def headers(self, who: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secrets[who]}"}
+
+    def serve_version(
+        self, version: int, parent: int | None = None, origin: VersionOrigin = VersionOrigin.STEP
+    ) -> None:
+        with self.db.transaction() as tx:
+            tx.weights.insert(
+                VersionNew(version, origin, parent, state=VersionState.SERVING, content_hash=f"h{version}")
+            )
+
+    async def episode(self, who: str = "all", **body: Any) -> dict[str, Any]:
+        """A graded episode of the key's tenant."""
+        answer = await self.client.post(
+            "/v1/episodes?wait=true", json={"env": "add_one", **body}, headers=self.headers(who)
+        )
+        assert answer.status_code == 201, answer.text
+        content: dict[str, Any] = answer.json()
+        return content
+
+
+def make_keys(db: Database) -> dict[str, str]:
+    """One key per scope, one with all of them, and one with all of them for another tenant."""
+    wanted = {scope.value: (TENANT, (scope,)) for scope in Scope}
+    wanted |= {"all": (TENANT, ALL_SCOPES), "other": (OTHER_TENANT, ALL_SCOPES)}
+    with db.transaction() as tx:
+        return {who: tx.keys.create(tenant, who, scopes)[1] for who, (tenant, scopes) in wanted.items()}
+
+
+@asynccontextmanager
+async def open_world(data_dir: Path, **sections: Any) -> AsyncIterator[World]:
+    """A started application at version 1, serving; closed after the block."""
+    settings = Settings(data_dir=data_dir, **sections)
+    db = Database(settings.database_url)
+    db.migrate()
+    runner, engine, jobs = FakeRunner(db), FakeEngine(), FakeJobs()
+
+    @asynccontextmanager
+    async def opener(settings: Settings) -> AsyncIterator[Runtime]:
+        with ThreadPoolExecutor(4) as threads:
+            yield Runtime(
+                settings, db, threads, WeightStore(data_dir / "weights"), engine, {"add_one": AddOne()}, runner, jobs
+            )
+
+    app = create_app(settings, opener)
+    secrets = make_keys(db)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        headers = {"Authorization": f"Bearer {secrets['all']}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+            world = World(app, app.state.runtime, db, runner, engine, jobs, secrets, client)
+            world.serve_version(1, origin=VersionOrigin.SEED)
+            yield world
+    db.close()
