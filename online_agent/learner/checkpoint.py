@@ -6,13 +6,12 @@
               rng.safetensors, state.json
 
 Names do not depend on the ZeRO stage or the number of ranks, so a checkpoint restores under another of either.
-Files are flushed to disk; the caller writes into a directory that is renamed when complete.
+The caller hands in a directory that is flushed and renamed when complete.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,8 +26,10 @@ from online_agent.errors import CorruptVersion
 
 if TYPE_CHECKING:
     from online_agent.learner.trainer import SaoTrainer
+    from online_agent.learner.zero_engine import ZeroEngine
 
 MODEL_FILE = "model.safetensors"
+STATE_FILE = "state.json"
 STATE_FORMAT = 1
 _ACTOR_PREFIX = "causal_lm."
 # Weights of the parent in any format, and the index of a sharded one: replaced by MODEL_FILE.
@@ -50,30 +51,60 @@ def export(trainer: SaoTrainer, directory: Path) -> None:
     _save(learner / "critic_optimizer.safetensors", critic_moments)
     _save(learner / "ewma.safetensors", trainer.reference.tensors())
     _save(learner / "rng.safetensors", _rng_state(trainer.ranks.device))
-    _write(learner / "state.json", json.dumps(_state(trainer), indent=1, sort_keys=True).encode())
+    (learner / STATE_FILE).write_text(json.dumps(_state(trainer), indent=1, sort_keys=True))
 
 
 def restore(trainer: SaoTrainer, directory: Path) -> None:
-    """Load what ``export`` wrote. Raises CorruptVersion naming the file when it cannot be used."""
-    serving, learner = directory / "serving", directory / "learner"
+    """Load what ``export`` wrote. Raises CorruptVersion naming the directory when it cannot be used.
+
+    A version without ``learner/state.json`` is a seed or a copy of one: learning begins anew from its weights.
+    """
     try:
-        state = json.loads((learner / "state.json").read_text())
-        if state["format"] != STATE_FORMAT:
-            raise CorruptVersion(f"{learner / 'state.json'} has format {state['format']}, wanted {STATE_FORMAT}")
-        actor = {_ACTOR_PREFIX + name: tensor for name, tensor in load_file(serving / MODEL_FILE).items()}
-        actor_moments = load_file(learner / "actor_optimizer.safetensors")
-        critic, critic_moments = load_file(learner / "critic.safetensors"), load_file(
-            learner / "critic_optimizer.safetensors"
-        )
-        ewma, rng = load_file(learner / "ewma.safetensors"), load_file(learner / "rng.safetensors")
-        trainer.actor.load(actor, actor_moments, lr=state["actor_lr"], updates=state["actor_updates"])
-        trainer.critic.load(critic, critic_moments, lr=state["critic_lr"], updates=state["critic_updates"])
-        trainer.reference.load(ewma, state["reference"])
+        if (directory / "learner" / STATE_FILE).is_file():
+            _restore_all(trainer, directory / "serving", directory / "learner")
+        else:
+            _begin_from(trainer, directory / "serving")
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CorruptVersion(f"cannot restore the learner from {directory}: {error!r}") from error
+    trainer.model_dir = directory / "serving"
+
+
+def _restore_all(trainer: SaoTrainer, serving: Path, learner: Path) -> None:
+    state = json.loads((learner / STATE_FILE).read_text())
+    if state["format"] != STATE_FORMAT:
+        raise ValueError(f"{STATE_FILE} has format {state['format']}, wanted {STATE_FORMAT}")
+    ewma, rng = load_file(learner / "ewma.safetensors"), load_file(learner / "rng.safetensors")
+    actor, actor_moments = _load_actor(serving), load_file(learner / "actor_optimizer.safetensors")
+    critic = load_file(learner / "critic.safetensors")
+    critic_moments = load_file(learner / "critic_optimizer.safetensors")
+    trainer.actor.load(actor, actor_moments, lr=state["actor_lr"], updates=state["actor_updates"])
+    trainer.critic.load(critic, critic_moments, lr=state["critic_lr"], updates=state["critic_updates"])
+    trainer.reference.load(ewma, state["reference"])
     _set_rng_state(rng, trainer.ranks.device)
     trainer.num_steps = state["num_steps"]
-    trainer.model_dir = serving
+
+
+def _begin_from(trainer: SaoTrainer, serving: Path) -> None:
+    actor = _load_actor(serving)
+    settings = trainer.settings
+    trainer.actor.load(actor, _zero_moments(trainer.actor), lr=settings.actor_lr, updates=0)
+    critic = trainer.fresh_critic(actor)
+    trainer.critic.load(critic, _zero_moments(trainer.critic), lr=settings.critic_lr, updates=0)
+    trainer.reference.begin(trainer.actor.parameters())
+    torch.manual_seed(settings.seed)
+    trainer.num_steps = 0
+
+
+def _load_actor(serving: Path) -> dict[str, Tensor]:
+    """The weights of a Hugging Face directory, sharded or not, under the actor's names."""
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted(serving.glob("*.safetensors")):
+        tensors.update(load_file(shard))
+    return {_ACTOR_PREFIX + name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _zero_moments(engine: ZeroEngine) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(tensor) for name, tensor in engine.moments().items()}
 
 
 def copy_model_files(source: Path, target: Path) -> None:
@@ -116,14 +147,3 @@ def _set_rng_state(state: Mapping[str, Tensor], device: torch.device) -> None:
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path, metadata={"format": "pt"})
-    _flush(path)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    _flush(path)
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -35,8 +35,9 @@ class TokenTable:
 
 @dataclass(frozen=True, slots=True)
 class BandCounts:
-    """Where the action tokens fell: inside the trust region, below it, above it."""
+    """Where the action tokens fell: inside the trust region, below it, above it; and the step's policy loss."""
 
+    loss: float
     num_total: int
     num_kept: int
     num_below: int
@@ -58,6 +59,7 @@ def band_counts(table: TokenTable, *, eps_low: float, eps_high: float) -> BandCo
         eps_high=eps_high,
     )
     return BandCounts(
+        loss=float(surrogate.per_token_loss.mean()),
         num_total=table.logp_N.numel(),
         num_kept=int(surrogate.kept_mask.sum()),
         num_below=int(surrogate.metrics["num_below"]),
@@ -98,6 +100,8 @@ def token_metrics(sheet: MetricSheet, table: TokenTable, bands: BandCounts, vers
         ratio__mean=float(ratio_N.mean()),
         ratio__effective_sample_share=float(ratio_N.sum().square() / (ratio_N.square().sum() * ratio_N.numel())),
         ratio__kl=float((ratio_N - 1 - gap_N).mean()),
+        actor__loss=bands.loss,
+        critic__loss=float((table.values_N - table.returns_N).square().mean()),
         advantage__mean=float(table.advantages_N.mean()),
         advantage__std=float(table.advantages_N.std(unbiased=False)),
         critic__value_mean=float(table.values_N.mean()),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,20 @@ class Critic(nn.Module):
         super().__init__()
         self.backbone = copy.deepcopy(causal_lm.base_model)
         gather_in_last_layer(self.backbone)
+        self.bias_init = bias_init
         self.head = nn.Linear(causal_lm.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, bias_init)
         self.num_frozen = freeze(self.backbone, freeze_pattern)
         # Only MLPs, norms and head learn; a frozen embedding also spares the backward pass below the first layer.
         self.backbone.get_input_embeddings().requires_grad_(False)
+
+    def initial_parameters(self, actor: Mapping[str, Tensor], backbone_prefix: str) -> dict[str, Tensor]:
+        """What a new critic of this actor starts from; ``backbone_prefix`` is the backbone's in the actor's names."""
+        fresh = {"head.weight": torch.zeros(1, self.head.in_features), "head.bias": torch.tensor([self.bias_init])}
+        for name, _ in self.backbone.named_parameters():
+            fresh[f"backbone.{name}"] = actor[backbone_prefix + name]
+        return fresh
 
     def forward(self, token_ids_BT: Tensor, positions_N: Tensor) -> Tensor:
         """(N,) fp32 values at the flattened positions."""

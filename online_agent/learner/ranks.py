@@ -10,11 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
 from online_agent.config.settings import LearnerSettings
 
 _LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
-_COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# Ranks other than the first wait in a collective for as long as the queue is empty.
+_COLLECTIVE_TIMEOUT = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +84,5 @@ def _start_group(backend: str) -> None:
     if all(name in os.environ for name in _LAUNCHER_VARIABLES):
         dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_COLLECTIVE_TIMEOUT)
+        store = HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=_COLLECTIVE_TIMEOUT)

@@ -102,6 +102,12 @@ class PolicyReference:
         self.num_resets += 1
         return ReferenceReset(cause, active_share)
 
+    def begin(self, parameters: Mapping[str, Tensor]) -> None:
+        """As if new: the average of this actor alone, no staleness measured, no reset counted."""
+        self._ewma.reset(parameters)
+        self._staleness.clear()
+        self.num_resets = 0
+
     def tensors(self) -> dict[str, Tensor]:
         return self._ewma.state_dict()
 

@@ -15,7 +15,7 @@ not show in the gradient.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from online_agent.algo.references import ActiveTokens
 from online_agent.algo.trust_regions import dis
 from online_agent.config.settings import LearnerSettings
 from online_agent.learner import checkpoint
-from online_agent.learner.batching import MicroBatch, collate, plan, unfit_reason
+from online_agent.learner.batching import MicroBatch, collate, num_fed_tokens, plan, unfit_reason
 from online_agent.learner.diagnostics import (
     TokenTable,
     band_counts,
@@ -67,6 +67,7 @@ class SaoTrainer:
         self.critic = ZeroEngine(
             critic, lr=settings.critic_lr, clip_norm=settings.critic_clip_norm, settings=settings, ranks=self.ranks
         )
+        self._backbone_prefix = f"causal_lm.{causal_lm.base_model_prefix}."
         self.model_dir = model_dir
         self.num_steps = 0
 
@@ -99,6 +100,12 @@ class SaoTrainer:
         """The EWMA reference starts anew from the current actor (rollback, confirmed environment change)."""
         return self.reference.reset(self.actor.parameters(), cause)
 
+    def fresh_critic(self, actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parameters a new critic of ``actor`` (by the actor network's names) starts from."""
+        critic = self.critic.network
+        assert isinstance(critic, Critic)
+        return critic.initial_parameters(actor, self._backbone_prefix)
+
     def export(self, directory: Path) -> None:
         """``serving/`` and ``learner/`` under ``directory`` hold all that ``restore`` needs. Rank 0 writes."""
         checkpoint.export(self, directory)
@@ -119,7 +126,7 @@ class SaoTrainer:
         )
         batches = [collate(episodes, chosen, device) for chosen in rows]
         num_tokens = float(sum(e.num_action_tokens for e in episodes))
-        sheet.put(batch__non_pad_share=_non_pad_share(batches))
+        sheet.put(batch__non_pad_share=_non_pad_share(episodes, batches))
 
         with self._timed(sheet, "critic"):
             values, targets, advantages = self._first_critic_pass(batches, num_tokens)
@@ -221,7 +228,7 @@ class SaoTrainer:
         is_warmup: bool,
         sheet: MetricSheet,
     ) -> tuple[str | None, bool]:
-        """Actor, then critic with its K - 1 further passes. Returns why it stopped and whether weights moved by then."""
+        """Actor, then critic with its K - 1 further passes. Returns why it stopped and whether weights had moved."""
         if not is_warmup:
             with self._timed(sheet, "actor"):
                 applied = self.actor.apply()
@@ -321,14 +328,11 @@ def _by_episode(batches: Sequence[MicroBatch], columns: Sequence[Tensor]) -> dic
     split: dict[int, Tensor] = {}
     for batch, column_N in zip(batches, columns, strict=True):
         if batch.episode_B:
-            split.update(zip(batch.episode_B, column_N.split(batch.num_actions_B.tolist()), strict=True))
+            split.update(zip(batch.episode_B, torch.split(column_N, batch.num_actions_B.tolist()), strict=True))
     return split
 
 
-def _non_pad_share(batches: Sequence[MicroBatch]) -> float:
-    """Fed positions that some action of the row can see, of all positions computed."""
-    real = 0
-    for batch in batches:
-        reach = batch.action_mask_BP.long().cumsum(1)
-        real += int((reach < reach[:, -1:]).sum())
-    return real / sum(batch.num_padded_tokens for batch in batches)
+def _non_pad_share(episodes: Sequence[TrainingEpisode], batches: Sequence[MicroBatch]) -> float:
+    """Of the positions this rank computes, the share that is not padding."""
+    num_fed = sum(num_fed_tokens(episodes[i]) for batch in batches for i in batch.episode_B)
+    return num_fed / sum(batch.num_padded_tokens for batch in batches)
