@@ -1,3 +1,6 @@
 """Fixtures that more than one folder of tests uses."""
 
-pytest_plugins = ("tests.engine_fixtures",)
+pytest_plugins = (
+    "tests.database_fixtures",
+    "tests.engine_fixtures",
+)
