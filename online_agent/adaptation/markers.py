@@ -14,7 +14,7 @@ from online_agent.types import VersionOrigin
 MarkerKind = Literal["version", "change", "reset", "rollback", "drift"]
 
 RESET_EVENT = "ewma_reset"
-DRIFT_EVENTS = ("drift_detected", "environment_change_confirmed")
+DRIFT_EVENTS = ("drift_detected", "drift_cleared", "environment_change_confirmed", "model_degraded")
 
 
 @dataclass(frozen=True, slots=True)
