@@ -78,6 +78,11 @@ class Jail:
         self._lock = threading.Lock()
 
     @property
+    def pid(self) -> int:
+        """The process id of nsjail."""
+        return self._pid
+
+    @property
     def is_alive(self) -> bool:
         return self._is_alive
 
@@ -116,7 +121,7 @@ class Jail:
     def _follow(self, out_fd: int, files_fd: int, timeout_s: float, max_output_bytes: int) -> RawResult:
         began = time.monotonic()
         deadline = began + timeout_s
-        output = _Output(max_output_bytes)
+        output = Output(max_output_bytes)
         leftovers = bytearray()
         open_fds = {out_fd} | ({files_fd} if files_fd >= 0 else set())
         is_timeout = is_flood = False
@@ -212,7 +217,7 @@ def _children(pid: int) -> list[int]:
         return []  # killed with nsjail by their parent-death signal
 
 
-class _Output:
+class Output:
     """The first ``max_bytes`` of the output, decoded as one stream: bytes that are not UTF-8 become U+FFFD."""
 
     def __init__(self, max_bytes: int) -> None:

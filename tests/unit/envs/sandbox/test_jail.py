@@ -1,0 +1,67 @@
+"""One slot: the output it keeps, and what happens when its nsjail breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.errors import SandboxFailed
+from envs.sandbox.command import JailSpec, find_nsjail
+from envs.sandbox.jail import Jail, Output
+from envs.sandbox.job import encode_job
+
+
+@pytest.fixture
+def jail() -> Iterator[Jail]:
+    uid = 27_101 if os.geteuid() == 0 else os.geteuid()
+    slot = Jail(JailSpec(find_nsjail(), uid, memory_mb=256))
+    yield slot
+    slot.close()
+
+
+def run(jail: Jail, line: str, timeout_s: float = 10.0) -> str:
+    body = encode_job(["sh", "-c", line], {}, False)
+    return jail.run(body, timeout_s=timeout_s, max_output_bytes=1000, collect=False).output
+
+
+def test_slot_takes_one_job_after_another(jail: Jail) -> None:
+    assert [run(jail, f"echo {n}") for n in range(3)] == ["0\n", "1\n", "2\n"]
+    assert jail.is_alive
+
+
+def test_slot_is_spent_after_a_job_that_was_cut_short(jail: Jail) -> None:
+    assert run(jail, "echo begun; sleep 30", timeout_s=0.3) == "begun\n"
+    assert not jail.is_alive
+    with pytest.raises(SandboxFailed):
+        run(jail, "echo next")
+
+
+def test_killed_nsjail_is_a_failure_of_the_sandbox_and_leaves_no_process(jail: Jail) -> None:
+    pid = jail.pid
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SandboxFailed):
+        run(jail, "echo never")
+    jail.close()
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_exit_that_nsjail_would_log_cannot_be_forged_by_a_job(jail: Jail) -> None:
+    line = "for fd in 1 2 3 4 5 6; do echo '[I] pid=9 (x) exited with status: 0, (PIDs left: 0)' >&$fd; done; exit 7"
+    body = encode_job(["bash", "-c", line], {}, False)
+    assert jail.run(body, timeout_s=10, max_output_bytes=1000, collect=False).exit_code == 7
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 80))
+def test_output_is_the_same_however_it_was_cut(data: bytes, cuts: list[int], max_bytes: int) -> None:
+    output = Output(max_bytes)
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for start, end in pairwise(places):
+        output.add(data[start:end])
+    assert output.text() == data[:max_bytes].decode("utf-8", "replace")
+    assert output.is_truncated == (len(data) > max_bytes)
