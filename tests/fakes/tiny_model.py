@@ -63,11 +63,13 @@ def build_tokenizer() -> Tokenizer:
 
 
 def write_tiny_model(model_dir: Path, seed: int = 0, *, chat_template: str = CHAT_TEMPLATE, scale: float = 0.2) -> Path:
-    """A complete directory with weights drawn from ``seed``; tied embeddings, so no ``lm_head.weight``."""
+    """A complete directory with weights drawn from ``seed``; tied embeddings, so no ``lm_head.weight``.
+
+    Its config names no end-of-sequence token, so that the server stops at the ids a request gives and nowhere else.
+    """
     model_dir.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
     tokenizer.save(str(model_dir / "tokenizer.json"))
-    eos = tokenizer.token_to_id("<|im_end|>")
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -85,7 +87,6 @@ def write_tiny_model(model_dir: Path, seed: int = 0, *, chat_template: str = CHA
         "tie_word_embeddings": True,
         "attention_bias": False,
         "torch_dtype": "float32",
-        "eos_token_id": eos,
         "pad_token_id": 0,
     }
     (model_dir / "config.json").write_text(json.dumps(config, indent=1))
