@@ -66,6 +66,11 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
             raise NotFound(f"no episode {episode_id!r}")
         return _episode(row)
 
+    def progress(self, episode_ids: Collection[str]) -> dict[str, tuple[str, EpisodeStatus]]:
+        """Tenant and status of each of the episodes that exists."""
+        query = select(Episode.id, Episode.tenant_id, Episode.status).where(Episode.id.in_(episode_ids))
+        return {row.id: (row.tenant_id, EpisodeStatus(row.status)) for row in self._db.execute(query)}
+
     def finish(self, episode_id: str, stop_reason: StopReason, artifact: Artifact | None) -> None:
         """The open episode has ended with a result. Raises Conflict naming the state it is in otherwise.
 
