@@ -1,0 +1,125 @@
+"""``online-agent episodes``: let the agent work, and read what it did."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from online_agent.cli.output import AsJson, age, field, show_json, show_rows
+
+app = typer.Typer(help="Give the agent tasks and read what it did.", no_args_is_help=True)
+
+_RUN_TIMEOUT_S = 600.0
+_COLUMNS = (
+    field("id"),
+    field("status"),
+    field("env"),
+    field("task_id"),
+    ("version", lambda row: row.get("weight_version")),
+    ("reward", lambda row: (row.get("verdict") or {}).get("reward")),
+    ("turns", lambda row: row.get("num_turns")),
+    age("created", "created_at"),
+)
+
+
+class Split(StrEnum):
+    TRAIN = "train"
+    HELDOUT = "heldout"
+
+
+@app.command("list")
+def list_episodes(
+    status: Annotated[
+        str | None, typer.Option(help="Only open, finished, graded, reserved, trained, dropped or failed ones.")
+    ] = None,
+    env: Annotated[str | None, typer.Option(help="Only episodes of this environment.")] = None,
+    weight_version: Annotated[int | None, typer.Option(help="Only episodes that this version sampled in.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List episodes, newest first."""
+    from online_agent.cli.client import connect
+
+    rows = connect().rows("/v1/episodes", limit, status=status, env=env, weight_version=weight_version)
+    show_rows(rows, _COLUMNS, as_json=as_json, empty="no episodes")
+
+
+@app.command()
+def show(
+    episode_id: Annotated[str, typer.Argument(help="As `episodes list` shows it.")],
+    spans: Annotated[bool, typer.Option("--spans", help="Include token ids, log-probs and versions (JSON).")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one episode turn by turn."""
+    from online_agent.cli.client import connect
+
+    row = connect().get(f"/v1/episodes/{episode_id}", include=["turns", "feedback", *(["spans"] if spans else [])])
+    if as_json or spans:
+        show_json(row)
+    else:
+        _print_episode(row)
+
+
+@app.command()
+def run(
+    env: Annotated[str, typer.Argument(help="The environment, for example bug_repair.")],
+    task_id: Annotated[
+        str | None, typer.Argument(help="For example train-7; without it the next task is drawn.")
+    ] = None,
+    split: Annotated[Split, typer.Option(help="From which tasks to draw.")] = Split.TRAIN,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Temperature 0: for looking, never trained on.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let the agent work on one task, wait for the verdict and show what it did."""
+    from online_agent.cli.client import connect
+
+    body: dict[str, Any] = {"env": env, "split": split.value}
+    if task_id is not None:
+        body["task_id"] = task_id
+    if greedy:
+        body["sampling"] = {"temperature": 0.0}
+    api = connect(_RUN_TIMEOUT_S)
+    episode_id = api.post("/v1/episodes", body, wait="true")["id"]
+    row = api.get(f"/v1/episodes/{episode_id}", include="turns")
+    if as_json:
+        show_json(row)
+    else:
+        _print_episode(row)
+
+
+@app.command()
+def feedback(
+    episode_id: Annotated[str, typer.Argument(help="As `episodes list` shows it.")],
+    reward: Annotated[float | None, typer.Option(min=-1, max=1, help="From -1 (bad) to 1 (good).")] = None,
+    text: Annotated[str | None, typer.Option(help="What was good or bad.")] = None,
+    source: Annotated[str, typer.Option(help="Who says so; the latest reward of each source counts.")] = "cli",
+) -> None:
+    """Say what you think of an episode: a reward, a text, or both."""
+    from online_agent.cli.client import connect
+
+    if reward is None and text is None:
+        raise typer.BadParameter("give --reward, --text or both")
+    body: dict[str, Any] = {"source": source}
+    if reward is not None:
+        body["reward"] = reward
+    if text is not None:
+        body["text"] = text
+    row = connect().post(f"/v1/episodes/{episode_id}/feedback", body)
+    typer.echo(f"feedback {row.get('id')}: {row.get('fate')}")
+
+
+def _print_episode(row: dict[str, Any]) -> None:
+    typer.echo(f"{row['id']}  {row['status']}  {row['env']}/{row['task_id']}  version {row['weight_version']}")
+    for turn in row.get("turns") or []:
+        typer.secho(f"\nturn {turn['number']}", bold=True)
+        typer.echo(turn["text"].strip())
+        for observation in turn["observations"]:
+            typer.secho(observation["text"].rstrip(), fg="red" if observation["is_error"] else "cyan")
+    verdict = row.get("verdict")
+    if verdict:
+        word, colour = ("solved", "green") if verdict["is_success"] else ("not solved", "yellow")
+        typer.secho(f"\n{word}, reward {verdict['reward']:g}, stopped by {row['stop_reason']}", fg=colour)
+    elif row.get("failure_reason"):
+        typer.secho(f"\nfailed: {row['failure_reason']}", fg="red")

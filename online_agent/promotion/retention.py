@@ -1,0 +1,17 @@
+"""Which version directories stay on disk: what serves, waits, is pinned, may be rolled back to, and the newest few."""
+
+from __future__ import annotations
+
+from online_agent.store.session import Database
+from online_agent.weights.store import WeightStore
+
+
+def prune_versions(db: Database, weights: WeightStore, keep_versions: int) -> list[int]:
+    """Delete the directories that nothing needs and return their numbers. The rows stay.
+
+    Of the versions that served before, the last ``keep_versions`` stay as targets of a rollback. A version that is
+    being written has a number above all rows and is not touched.
+    """
+    with db.reading() as tx:
+        kept = tx.weights.keep(keep_versions, rollback_depth=keep_versions)
+    return weights.prune(kept)
