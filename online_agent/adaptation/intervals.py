@@ -24,7 +24,8 @@ def wilson_interval(num_successes: int, n: int, z: float = Z_95) -> tuple[float,
     centre = share + z * z / (2 * n)
     spread = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # At 0 and n successes one end is the share itself; rounding must not put it on the wrong side.
+    return max(0.0, min(share, (centre - spread) / scale)), min(1.0, max(share, (centre + spread) / scale))
 
 
 @dataclass(frozen=True, slots=True)
