@@ -1,0 +1,269 @@
+"""Owns the episodes in flight in this process: admission, one task each, their end, and who listens.
+
+Invariants
+- An episode's row exists before ``start`` returns, and leaves ``open`` when its task ends, whatever ended it.
+- At most ``max_episodes_in_flight`` run and ``max_episodes_queued`` wait; the next one is refused with Busy.
+- Results (also the agent's own limits, also cancellation) are finished; outages are failed with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from envs.changes import ChangedEnvironment, env_revision
+from envs.errors import SandboxFailed
+from envs.protocols import Environment
+from envs.types import Artifact
+from online_agent.agent.events import EventLog
+from online_agent.agent.loop import AgentLoop
+from online_agent.agent.policy import Engine, Policy
+from online_agent.agent.recorder import Recorder
+from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
+from online_agent.agent.verdicts import VerdictWatch
+from online_agent.agent.world import World, under_changes
+from online_agent.config.settings import AgentSettings
+from online_agent.errors import Busy, NotFound, OnlineAgentError, UnknownName
+from online_agent.rendering import ChatRenderer, tool_schema_hash
+from online_agent.store.records import ChangeRecord, EpisodeNew, EpisodeRecord, TurnNew
+from online_agent.store.session import Database
+from online_agent.types import StopReason
+
+__all__ = ["EpisodeEvent", "EpisodeRequest", "EpisodeRunner"]
+
+logger = logging.getLogger(__name__)
+
+NUM_THREADS = 4
+KEPT_LOGS = 512
+"""Finished episodes whose events can still be read again; older ones are read from the store."""
+GRADING_TIMEOUT_S = 600.0
+BUSY_RETRY_S = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Flight:
+    """One episode of this process, from admission to its end."""
+
+    episode_id: str
+    request: EpisodeRequest
+    log: EventLog
+    is_queued: bool
+    task: asyncio.Task[None] | None = None
+
+
+class EpisodeRunner:
+    """``on_finished(episode_id)`` asks for grading; it must not raise."""
+
+    def __init__(
+        self,
+        db: Database,
+        engine: Engine,
+        renderer: ChatRenderer,
+        environments: Mapping[str, Environment],
+        settings: AgentSettings,
+        on_finished: Callable[[str], None],
+    ) -> None:
+        self._engine, self._renderer, self._environments = engine, renderer, environments
+        self._settings, self._on_finished = settings, on_finished
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="episodes")
+        self._recorder = Recorder(db, self._threads)
+        self._verdicts = VerdictWatch(self._recorder)
+        self._slots = asyncio.Semaphore(settings.max_episodes_in_flight)
+        self._flights: dict[str, _Flight] = {}
+        self._logs: OrderedDict[str, EventLog] = OrderedDict()
+        self._num_admitted = 0
+        self._is_draining = False
+
+    @property
+    def num_in_flight(self) -> int:
+        """Episodes that run or wait for a slot."""
+        return len(self._flights)
+
+    async def start(self, tenant_id: str, key_id: str | None, request: EpisodeRequest) -> str:
+        """The episode's row exists and its task runs or waits for a slot.
+
+        Raises UnknownName for an environment or task that does not exist, Conflict when it is pinned to a version
+        that does not serve, Busy when the queue is full or the server shuts down.
+        """
+        self._admit()
+        try:
+            environment = await self._environment(request.env)
+            new = self._episode(tenant_id, key_id, request, environment)
+            episode_id = await self._recorder.open(new)
+            self._launch(episode_id, request, environment)
+        except BaseException:
+            self._num_admitted -= 1
+            raise
+        return episode_id
+
+    async def wait(self, episode_id: str, timeout_s: float) -> EpisodeRecord:
+        """The episode once it is graded or failed, or as it stands after ``timeout_s``. Raises NotFound."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                flight = self._flights.get(episode_id)
+                if flight is not None and flight.task is not None:
+                    await asyncio.wait([flight.task])
+                await self._verdicts.settled(episode_id)
+        except TimeoutError:
+            pass
+        return await self._get(episode_id)
+
+    async def events(self, episode_id: str) -> AsyncIterator[EpisodeEvent]:
+        """Everything that has happened, then what happens, then the verdict and ``done``. Raises NotFound."""
+        log = self._logs.get(episode_id)
+        if log is None:
+            for event in await self._recorder.past_events(episode_id):
+                yield event
+        else:
+            async for event in log.read():
+                yield event
+        record = await self.wait(episode_id, GRADING_TIMEOUT_S)
+        if record.verdict is not None:
+            verdict = record.verdict
+            yield EpisodeEvent(
+                "verdict",
+                {"reward": verdict.reward, "is_success": verdict.is_success, "evidence": dict(verdict.evidence)},
+            )
+        yield EpisodeEvent(
+            "done",
+            {"status": record.status, "stop_reason": record.stop_reason, "failure_reason": record.failure_reason},
+        )
+
+    async def cancel(self, episode_id: str) -> None:
+        """The episode has ended as cancelled, with what it had sampled; nothing happens to one that is over."""
+        flight = self._flights.get(episode_id)
+        if flight is not None and flight.task is not None:
+            flight.task.cancel()
+            await asyncio.wait([flight.task])
+
+    async def drain(self, timeout_s: float) -> None:
+        """No episode is under way: new ones are refused, those left after ``timeout_s`` are cancelled."""
+        self._is_draining = True
+        tasks = [flight.task for flight in self._flights.values() if flight.task is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self._verdicts.close()
+        self._threads.shutdown()
+
+    def _admit(self) -> None:
+        if self._is_draining:
+            raise Busy("the server is shutting down", retry_after_s=BUSY_RETRY_S)
+        limit = self._settings.max_episodes_in_flight + self._settings.max_episodes_queued
+        if self._num_admitted >= limit:
+            raise Busy(f"{limit} episodes are under way", retry_after_s=BUSY_RETRY_S)
+        self._num_admitted += 1
+
+    async def _environment(self, name: str) -> ChangedEnvironment:
+        base = self._environments.get(name)
+        if base is None:
+            known = ", ".join(sorted(self._environments))
+            raise UnknownName(f"no environment {name!r}; there are: {known}", param="env")
+        return under_changes(base, await self._recorder.active_changes(name))
+
+    def _episode(
+        self, tenant_id: str, key_id: str | None, request: EpisodeRequest, environment: ChangedEnvironment
+    ) -> EpisodeNew:
+        try:
+            task = environment.task(request.task_id)
+        except KeyError as error:
+            raise UnknownName(f"no task {request.task_id!r} in {request.env}", param="task_id") from error
+        return EpisodeNew(
+            tenant_id=tenant_id,
+            key_id=key_id,
+            env=request.env,
+            task_id=request.task_id,
+            split=task.split,
+            env_revision=env_revision(environment.base, environment.changes),
+            sampling=request.sampling,
+            limits=request.limits,
+            template_hash=self._renderer.template_hash,
+            tools_hash=tool_schema_hash(environment.tools()),
+            weight_version=request.weight_version,
+            metadata=request.metadata,
+            untrainable_reason=request.untrainable_reason,
+        )
+
+    def _launch(self, episode_id: str, request: EpisodeRequest, environment: ChangedEnvironment) -> None:
+        flight = _Flight(episode_id, request, EventLog(), is_queued=self._slots.locked())
+        self._flights[episode_id] = flight
+        self._logs[episode_id] = flight.log
+        while len(self._logs) > KEPT_LOGS + len(self._flights):
+            self._logs.popitem(last=False)
+        flight.task = asyncio.create_task(self._fly(flight, environment), name=f"episode {episode_id}")
+        flight.task.add_done_callback(lambda _: self._land(flight))
+
+    def _land(self, flight: _Flight) -> None:
+        self._num_admitted -= 1
+        del self._flights[flight.episode_id]
+        flight.log.close()
+
+    async def _fly(self, flight: _Flight, environment: ChangedEnvironment) -> None:
+        """The episode boundary: whatever happens inside, the row leaves ``open`` with a reason."""
+        reason, artifact, failure = StopReason.CANCELLED, None, None
+        try:
+            reason, artifact = await self._act(flight, environment)
+        except asyncio.CancelledError:
+            pass
+        except NotFound:
+            logger.info("episode erased under way", extra={"episode_id": flight.episode_id})
+            return
+        except (OnlineAgentError, SandboxFailed) as error:
+            failure = f"{type(error).__name__}: {error}"
+        except Exception as error:
+            logger.exception("episode failed", extra={"episode_id": flight.episode_id})
+            failure = f"internal error: {type(error).__name__}"
+        await self._end(flight, reason, artifact, failure)
+
+    async def _act(self, flight: _Flight, environment: ChangedEnvironment) -> tuple[StopReason, Artifact]:
+        async with self._slots:
+            if flight.is_queued:
+                environment = await self._environment(flight.request.env)
+            policy = Policy(self._engine, self._renderer, flight.request.weight_version)
+            world = await World.open(environment, flight.request.task_id)
+            try:
+                return await self._run_loop(flight, policy, world), world.artifact()
+            finally:
+                await world.close()
+
+    async def _run_loop(self, flight: _Flight, policy: Policy, world: World) -> StopReason:
+        request = flight.request
+
+        async def record(new: TurnNew, misalignment: str | None) -> list[ChangeRecord]:
+            return list(await self._recorder.turn(flight.episode_id, request.env, new, misalignment))
+
+        loop = AgentLoop(policy, world, request.sampling, request.limits, record=record, tell=flight.log.add)
+        try:
+            async with asyncio.timeout(request.limits.timeout_s):
+                return await loop.run()
+        except TimeoutError:
+            policy.raise_for_outage()
+            return StopReason.TIMEOUT
+
+    async def _end(self, flight: _Flight, reason: StopReason, artifact: Artifact | None, failure: str | None) -> None:
+        episode_id = flight.episode_id
+        try:
+            if failure is not None:
+                await self._recorder.fail(episode_id, failure)
+            else:
+                await self._recorder.finish(episode_id, flight.request.env, reason, artifact)
+        except NotFound:
+            return
+        except OnlineAgentError:
+            # The reaper fails episodes whose process could not say how they ended.
+            logger.exception("episode could not be closed", extra={"episode_id": episode_id})
+            return
+        if failure is None:
+            self._on_finished(episode_id)
+
+    async def _get(self, episode_id: str) -> EpisodeRecord:
+        known = (await self._recorder.progress([episode_id])).get(episode_id)
+        if known is None:
+            raise NotFound(f"no episode {episode_id!r}")
+        return await self._recorder.get(known[0], episode_id)
