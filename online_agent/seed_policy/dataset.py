@@ -52,7 +52,8 @@ def as_example(demo: Demonstration, renderer: ChatRenderer) -> Example:
 def as_text(demo: Demonstration) -> Sequence[str]:
     """The texts the tokenizer learns its merges from."""
     names = ", ".join(f"{tool.name}({', '.join(tool.argument_names)})" for tool in demo.tools)
-    texts = [f"Tools: {names}\n", SYSTEM_PROMPT, demo.user, "user\n", "assistant\n", "system\n"]
+    texts = [tool.name for tool in demo.tools]
+    texts += [f"Tools: {names}\n", SYSTEM_PROMPT, demo.user, "user\n", "assistant\n", "system\n"]
     for written, answer in demo.turns:
         texts += [written, f"user\n<tool_response>\n{answer}\n</tool_response>"]
     return texts
