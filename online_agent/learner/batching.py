@@ -11,18 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from online_agent.algo.advantages import terminal_rewards
 from online_agent.types import TrainingEpisode
 
+MIN_SHARED_TOKENS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Rows of similar length. ``episode_B`` numbers them in the step's batch; empty for a filler.
 
-    positions_N index the B*T fed positions: the state *before* each action token.
+    positions_N index the B*T fed positions: the state *before* each action token. The first ``num_shared`` tokens are
+    the same in all rows, and no position lies in them.
     """
 
     episode_B: tuple[int, ...]
@@ -34,6 +38,7 @@ class MicroBatch:
     logp_mu_N: Tensor
     versions_N: Tensor
     temperature_N: Tensor
+    num_shared: int
 
     @property
     def num_actions_B(self) -> Tensor:
@@ -110,7 +115,18 @@ def collate(episodes: Sequence[TrainingEpisode], rows: tuple[int, ...], device: 
         logp_mu_N=torch.from_numpy(logp_mu[mask]).to(device),
         versions_N=torch.from_numpy(versions[mask]).to(device),
         temperature_N=torch.from_numpy(temperature[at_row]).to(device),
+        num_shared=num_shared_tokens(token_ids, int(at_token.min())) if len(rows) > 1 else 0,
     )
+
+
+def num_shared_tokens(token_ids_BP: npt.NDArray[np.int64], first_action: int) -> int:
+    """How many first tokens all rows have in common, up to the one that the first action is predicted from.
+
+    0 where too few to pay for a pass of their own.
+    """
+    differs = np.flatnonzero((token_ids_BP != token_ids_BP[:1]).any(0))
+    common = min(int(differs[0]) if len(differs) else token_ids_BP.shape[1], first_action - 1)
+    return common if common >= MIN_SHARED_TOKENS else 0
 
 
 def _fault(episode: TrainingEpisode, vocab_size: int) -> str | None:

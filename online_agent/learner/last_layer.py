@@ -8,8 +8,6 @@ the three-layer seed policy, where three tokens in ten are actions, a sixth of a
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -34,18 +32,21 @@ def gather_in_last_layer(backbone: Any) -> bool:
     return True
 
 
-@contextmanager
-def last_layer_rows(backbone: Any, positions_N: Tensor) -> Iterator[bool]:
-    """Inside, the backbone returns (1, N, H): the flattened positions only. Yields False where it cannot."""
+def is_known_decoder(backbone: Any) -> bool:
+    """Whether ``gather_in_last_layer`` prepared this backbone."""
     layers = getattr(backbone, "layers", None)
-    if not layers or not hasattr(layers[-1], "rows_to_keep"):
-        yield False
-        return
-    layers[-1].rows_to_keep = positions_N
+    return layers is not None and len(layers) > 0 and hasattr(layers[-1], "rows_to_keep")
+
+
+def hidden_rows(backbone: Any, positions_N: Tensor, **inputs: Any) -> Tensor:
+    """(N, H) last hidden states of a prepared backbone at the flattened positions of its input."""
+    last = backbone.layers[-1]
+    last.rows_to_keep = positions_N
     try:
-        yield True
+        hidden_1NH: Tensor = backbone(**inputs).last_hidden_state
     finally:
-        layers[-1].rows_to_keep = None
+        last.rows_to_keep = None
+    return hidden_1NH[0]
 
 
 def _forward(self: Any, hidden_states: Tensor, **kwargs: Any) -> Tensor:

@@ -3,7 +3,8 @@
 Axes: B rows, T positions, H width, V vocabulary, N action tokens of the micro-batch laid end to end.
 Both networks are evaluated only at the N positions that predict an action token: the state before that token.
 Rows are padded on the right and no attention mask is passed: under causal attention padding cannot be seen by what
-stands before it, and the kernel without a mask is the fast one.
+stands before it. ``num_shared`` tokens that all rows begin with (the system prompt and its tools) are worked through
+once for the whole micro-batch; see ``shared_prefix``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from online_agent.errors import ConfigError
-from online_agent.learner.last_layer import gather_in_last_layer, last_layer_rows
+from online_agent.learner.last_layer import gather_in_last_layer, hidden_rows, is_known_decoder
+from online_agent.learner.shared_prefix import hidden_after_prefix
 
 # Rounding of two evaluation orders of the same network; an unknown extra step (soft-capped logits, a residual
 # multiplier) shows far above it.
@@ -53,17 +55,24 @@ class Actor(nn.Module):
         gather_in_last_layer(causal_lm.base_model)
         _check_forward(self)
 
-    def forward(self, token_ids_BT: Tensor, positions_N: Tensor, targets_N: Tensor, temperature_N: Tensor) -> Tensor:
+    def forward(
+        self,
+        token_ids_BT: Tensor,
+        positions_N: Tensor,
+        targets_N: Tensor,
+        temperature_N: Tensor,
+        num_shared: int = 0,
+    ) -> Tensor:
         """(N,) fp32 log pi(target | tokens before) under softmax(logits / temperature).
 
         ``positions_N`` index B*T flattened, ``temperature_N`` is each token's own sampling temperature.
         """
-        logits_NV = self.logits_at(token_ids_BT, positions_N).float() / temperature_N[:, None]
+        logits_NV = self.logits_at(token_ids_BT, positions_N, num_shared).float() / temperature_N[:, None]
         return -F.cross_entropy(logits_NV, targets_N, reduction="none")
 
-    def logits_at(self, token_ids_BT: Tensor, positions_N: Tensor) -> Tensor:
+    def logits_at(self, token_ids_BT: Tensor, positions_N: Tensor, num_shared: int = 0) -> Tensor:
         """(N, V) logits at the flattened positions."""
-        hidden_NH = hidden_at(self.causal_lm.base_model, token_ids_BT, positions_N)
+        hidden_NH = hidden_at(self.causal_lm.base_model, token_ids_BT, positions_N, num_shared)
         logits_NV: Tensor = self.causal_lm.get_output_embeddings()(hidden_NH)
         return logits_NV
 
@@ -93,18 +102,20 @@ class Critic(nn.Module):
             fresh[f"backbone.{name}"] = actor[backbone_prefix + name]
         return fresh
 
-    def forward(self, token_ids_BT: Tensor, positions_N: Tensor) -> Tensor:
+    def forward(self, token_ids_BT: Tensor, positions_N: Tensor, num_shared: int = 0) -> Tensor:
         """(N,) fp32 values at the flattened positions."""
-        values_N1: Tensor = self.head(hidden_at(self.backbone, token_ids_BT, positions_N))
+        values_N1: Tensor = self.head(hidden_at(self.backbone, token_ids_BT, positions_N, num_shared))
         return values_N1.squeeze(-1).float()
 
 
-def hidden_at(backbone: Any, token_ids_BT: Tensor, positions_N: Tensor) -> Tensor:
-    """(N, H) the backbone's last hidden states at the flattened positions."""
-    with last_layer_rows(backbone, positions_N) as is_gathered:
+def hidden_at(backbone: Any, token_ids_BT: Tensor, positions_N: Tensor, num_shared: int = 0) -> Tensor:
+    """(N, H) the backbone's last hidden states at the flattened positions, all of them at or after ``num_shared``."""
+    if not is_known_decoder(backbone):
         hidden: Tensor = backbone(input_ids=token_ids_BT, use_cache=False).last_hidden_state
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    return flat if is_gathered else flat[positions_N]
+        return hidden.reshape(-1, hidden.shape[-1])[positions_N]
+    if num_shared:
+        return hidden_after_prefix(backbone, token_ids_BT, positions_N, num_shared)
+    return hidden_rows(backbone, positions_N, input_ids=token_ids_BT, use_cache=False)
 
 
 def freeze(module: nn.Module, pattern: str) -> int:
@@ -126,7 +137,9 @@ def _check_forward(actor: Actor) -> None:
     positions_N = torch.tensor([1, 4, 8, 11])
     own_BTV = actor.causal_lm(input_ids=token_ids_BT, use_cache=False).logits
     own_NV = own_BTV.reshape(-1, own_BTV.shape[-1])[positions_N]
-    gap = float((own_NV - actor.logits_at(token_ids_BT, positions_N)).abs().max())
+    ours_NV = actor.logits_at(token_ids_BT, positions_N)
+    shared_NV = actor.logits_at(token_ids_BT[:1].expand(2, -1), positions_N, num_shared=1)
+    gap = float(torch.maximum((own_NV - ours_NV).abs().max(), (own_NV[:2] - shared_NV[:2]).abs().max()))
     if not gap <= _SELF_CHECK_TOLERANCE:
         kind = type(actor.causal_lm).__name__
         raise ConfigError(f"{kind} changes its logits after the output embedding (off by {gap:.3g}): not supported")

@@ -13,12 +13,12 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from online_agent.algo.references import ActiveTokens, EwmaReference, active_ratio, ewma_beta
+from online_agent.learner.batching import MicroBatch
 from online_agent.learner.models import Actor
 from online_agent.learner.report import ReferenceReset
 
@@ -29,19 +29,6 @@ MAX_DISCREPANCY = 2.0
 CLIP_EPS = 0.2
 
 RESET_BELOW_TAU = "active_share_below_tau"
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeTokens:
-    """The probed episodes' action tokens (N,): inputs of the averaged actor, and what it is compared with."""
-
-    token_ids_BT: Tensor
-    positions_N: Tensor
-    targets_N: Tensor
-    temperature_N: Tensor
-    logp_N: Tensor
-    logp_mu_N: Tensor
-    advantages_N: Tensor
 
 
 class PolicyReference:
@@ -69,14 +56,16 @@ class PolicyReference:
         return ewma_beta(measured if self._configured is None else self._configured)
 
     @torch.no_grad()
-    def probe(self, tokens: ProbeTokens) -> ActiveTokens:
-        """How many of the probed tokens the reference leaves active."""
-        logp_prox_N = self._network(tokens.token_ids_BT, tokens.positions_N, tokens.targets_N, tokens.temperature_N)
+    def probe(self, batch: MicroBatch, *, logp_N: Tensor, advantages_N: Tensor) -> ActiveTokens:
+        """How many of the batch's action tokens the reference leaves active. ``logp_N`` is the current actor's."""
+        logp_prox_N = self._network(
+            batch.token_ids_BT, batch.positions_N, batch.targets_N, batch.temperature_N, batch.num_shared
+        )
         return active_ratio(
-            tokens.logp_N,
-            tokens.logp_mu_N,
-            tokens.advantages_N,
-            torch.ones_like(tokens.logp_N),
+            logp_N,
+            batch.logp_mu_N,
+            advantages_N,
+            torch.ones_like(logp_N),
             logp_prox=logp_prox_N,
             eps=CLIP_EPS,
             max_discrepancy=MAX_DISCREPANCY,

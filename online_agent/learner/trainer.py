@@ -37,7 +37,7 @@ from online_agent.learner.diagnostics import (
 )
 from online_agent.learner.models import Actor, Critic, load_causal_lm
 from online_agent.learner.ranks import join_ranks
-from online_agent.learner.reference import PROBE_STRIDE, PolicyReference, ProbeTokens
+from online_agent.learner.reference import PROBE_STRIDE, PolicyReference
 from online_agent.learner.report import MetricSheet, ReferenceReset, StepReport, batch_metrics, staleness_of
 from online_agent.learner.zero_engine import ZeroEngine
 from online_agent.types import TrainingEpisode
@@ -156,7 +156,7 @@ class SaoTrainer:
         """Values, returns and advantages (N,) of each micro-batch; the critic holds the gradient of the MSE."""
         values, targets, advantages = [], [], []
         for batch in batches:
-            values_N = self.critic(batch.token_ids_BT, batch.positions_N)
+            values_N = self._values(batch)
             target_N, advantage_N = self._credit(batch, values_N.detach())
             self.critic.backward(self._critic_loss(values_N, target_N, num_tokens))
             values.append(values_N.detach())
@@ -200,8 +200,14 @@ class SaoTrainer:
         return logps
 
     def _logp(self, batch: MicroBatch) -> Tensor:
-        logp_N: Tensor = self.actor(batch.token_ids_BT, batch.positions_N, batch.targets_N, batch.temperature_N)
+        logp_N: Tensor = self.actor(
+            batch.token_ids_BT, batch.positions_N, batch.targets_N, batch.temperature_N, batch.num_shared
+        )
         return logp_N
+
+    def _values(self, batch: MicroBatch) -> Tensor:
+        values_N: Tensor = self.critic(batch.token_ids_BT, batch.positions_N, batch.num_shared)
+        return values_N
 
     def _actor_loss(self, batch: MicroBatch, logp_N: Tensor, advantages_N: Tensor, num_tokens: float) -> Tensor:
         mask_N = torch.ones_like(logp_N)
@@ -216,7 +222,7 @@ class SaoTrainer:
         return global_token_mean(surrogate.per_token_loss, mask_N, num_tokens) * self.ranks.world_size
 
     def _discard(self, batch: MicroBatch, is_warmup: bool) -> None:
-        self.critic.discard(self.critic(batch.token_ids_BT, batch.positions_N).sum())
+        self.critic.discard(self._values(batch).sum())
         if not is_warmup:
             self.actor.discard(self._logp(batch).sum())
 
@@ -234,7 +240,7 @@ class SaoTrainer:
                 applied = self.actor.apply()
             sheet.put(actor__grad_norm=applied.grad_norm)
             if not applied.is_applied:
-                self.critic.discard(self.critic(batches[0].token_ids_BT, batches[0].positions_N).sum())
+                self.critic.discard(self._values(batches[0]).sum())
                 return "actor gradient is not finite", False
         with self._timed(sheet, "critic"):
             for update in range(self.settings.critic_updates):
@@ -251,7 +257,7 @@ class SaoTrainer:
     ) -> None:
         total = torch.zeros((), device=self.ranks.device)
         for batch, target_N in zip(batches, targets, strict=True):
-            loss = self._critic_loss(self.critic(batch.token_ids_BT, batch.positions_N), target_N, num_tokens)
+            loss = self._critic_loss(self._values(batch), target_N, num_tokens)
             self.critic.backward(loss)
             total += loss.detach() / self.ranks.world_size
         sheet.put(critic__loss_last=float(self.ranks.sum(total)))
@@ -305,15 +311,9 @@ class SaoTrainer:
 
     def _probe(self, batch: MicroBatch, logp_E: dict[int, Tensor], advantages_E: dict[int, Tensor]) -> ActiveTokens:
         return self.reference.probe(
-            ProbeTokens(
-                token_ids_BT=batch.token_ids_BT,
-                positions_N=batch.positions_N,
-                targets_N=batch.targets_N,
-                temperature_N=batch.temperature_N,
-                logp_N=torch.cat([logp_E[i] for i in batch.episode_B]),
-                logp_mu_N=batch.logp_mu_N,
-                advantages_N=torch.cat([advantages_E[i] for i in batch.episode_B]),
-            )
+            batch,
+            logp_N=torch.cat([logp_E[i] for i in batch.episode_B]),
+            advantages_N=torch.cat([advantages_E[i] for i in batch.episode_B]),
         )
 
     @contextmanager
