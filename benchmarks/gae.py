@@ -1,0 +1,63 @@
+"""Skip-observation GAE: the vectorised function against the loop over token positions it replaces.
+
+64 episodes of 2,048 tokens, turns of 24 action and 40 observation tokens, one thread. Both must agree before
+anything is timed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.report import Report, describe_machine, interleaved_seconds, medians
+from online_agent.algo.advantages import policy_lambda, skip_observation_gae, terminal_rewards
+
+NUM_EPISODES, NUM_TOKENS = 64, 2048
+ACTION_TOKENS, OBSERVATION_TOKENS = 24, 40
+NUM_RUNS = 7
+GAMMA = 1.0
+_AGREEMENT = 1e-4
+
+
+def loop_over_positions(values_BT: Tensor, mask_BT: Tensor, rewards_BT: Tensor, gamma: float, lam_B: Tensor) -> Tensor:
+    """The recursion backwards over positions, all episodes at once; observations carry the state past them."""
+    advantages_BT = torch.zeros_like(values_BT)
+    after_B = torch.zeros_like(lam_B)
+    advantage_B = torch.zeros_like(lam_B)
+    for t in range(values_BT.shape[1] - 1, -1, -1):
+        is_action_B = mask_BT[:, t]
+        delta_B = rewards_BT[:, t] + gamma * after_B - values_BT[:, t]
+        advantage_B = torch.where(is_action_B, delta_B + gamma * lam_B * advantage_B, advantage_B)
+        after_B = torch.where(is_action_B, values_BT[:, t], after_B)
+        advantages_BT[:, t] = torch.where(is_action_B, advantage_B, advantages_BT[:, t])
+    return advantages_BT
+
+
+def measure(num_runs: int = NUM_RUNS) -> Report:
+    """The report. Raises RuntimeError when the two implementations differ."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    position_T = torch.arange(NUM_TOKENS)
+    mask_BT = (position_T % (ACTION_TOKENS + OBSERVATION_TOKENS) < ACTION_TOKENS).expand(NUM_EPISODES, -1).contiguous()
+    values_BT = torch.rand(NUM_EPISODES, NUM_TOKENS, generator=generator)
+    rewards_BT = terminal_rewards(torch.randint(0, 2, (NUM_EPISODES,), generator=generator).float(), mask_BT)
+    lam_B = policy_lambda(mask_BT.sum(1), alpha=1.5).float()
+
+    def vectorised() -> Tensor:
+        return skip_observation_gae(values_BT, mask_BT, rewards_BT, gamma=GAMMA, lam_B=lam_B)
+
+    def loop() -> Tensor:
+        return loop_over_positions(values_BT, mask_BT, rewards_BT, GAMMA, lam_B)
+
+    gap = float((vectorised() - loop()).abs().max())
+    if gap > _AGREEMENT:
+        raise RuntimeError(f"the two implementations differ by {gap}")
+    runs = interleaved_seconds({"vectorised_s": vectorised, "loop_s": loop}, num_runs)
+    figures = medians(runs)
+    return Report(
+        bench="gae",
+        ratios={"loop/vectorised": figures["loop_s"] / figures["vectorised_s"]},
+        figures={**figures, "max_difference": gap, "num_action_tokens": float(mask_BT.sum())},
+        runs=runs,
+        machine=describe_machine(torch=torch.__version__, num_threads="1"),
+    )
