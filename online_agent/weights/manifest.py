@@ -60,7 +60,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         values: dict[str, Any] = json.loads(path.read_bytes())
         if values.pop("format") != _FORMAT:
-            raise CorruptVersion(f"{path} has an unknown format")
+            raise CorruptVersion(f"{path.parent.name}/{path.name} has an unknown format")
         values["origin"] = VersionOrigin(values["origin"])
         values["files"] = {name: FileEntry(**entry) for name, entry in values["files"].items()}
         values["tensors"] = {
@@ -68,7 +68,7 @@ def read_manifest(path: Path) -> Manifest:
         }
         return Manifest(**values)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptVersion(f"{path} cannot be read: {error}") from error
+        raise CorruptVersion(f"{path.parent.name}/{path.name} cannot be read: {error!r}") from error
 
 
 def content_hash(files: Mapping[str, FileEntry]) -> str:

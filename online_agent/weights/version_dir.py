@@ -96,9 +96,11 @@ def verify(path: Path, version: int) -> VersionDir:
         raise CorruptVersion(f"version {version} is not on disk")
     if not stable.is_file():
         raise CorruptVersion(f"version {version} is not {STABLE_NAME}: its writer did not finish")
-    manifest = read_manifest(path / MANIFEST_NAME)
+    if not (path / MANIFEST_NAME).is_file():
+        raise CorruptVersion(f"version {version}: {MANIFEST_NAME} is missing")
     if stable.read_bytes().strip() != sha256_of(path / MANIFEST_NAME).encode():
         raise CorruptVersion(f"version {version}: {MANIFEST_NAME} was changed after it was published")
+    manifest = read_manifest(path / MANIFEST_NAME)
     if manifest.version != version:
         raise CorruptVersion(f"{path.name} holds version {manifest.version}")
     for name, entry in manifest.files.items():
