@@ -104,9 +104,7 @@ class EpisodeRunner:
         """The episode once it is graded or failed, or as it stands after ``timeout_s``. Raises NotFound."""
         try:
             async with asyncio.timeout(timeout_s):
-                flight = self._flights.get(episode_id)
-                if flight is not None and flight.task is not None:
-                    await asyncio.wait([flight.task])
+                await self.landed(episode_id)
                 await self._verdicts.settled(episode_id)
         except TimeoutError:
             pass
@@ -114,13 +112,8 @@ class EpisodeRunner:
 
     async def events(self, episode_id: str) -> AsyncIterator[EpisodeEvent]:
         """Everything that has happened, then what happens, then the verdict and ``done``. Raises NotFound."""
-        log = self._logs.get(episode_id)
-        if log is None:
-            for event in await self._recorder.past_events(episode_id):
-                yield event
-        else:
-            async for event in log.read():
-                yield event
+        async for event in self.told(episode_id):
+            yield event
         record = await self.wait(episode_id, GRADING_TIMEOUT_S)
         if record.verdict is not None:
             verdict = record.verdict
@@ -133,12 +126,28 @@ class EpisodeRunner:
             {"status": record.status, "stop_reason": record.stop_reason, "failure_reason": record.failure_reason},
         )
 
+    async def told(self, episode_id: str) -> AsyncIterator[EpisodeEvent]:
+        """What the episode itself has told and tells until it ends; nothing about its verdict."""
+        log = self._logs.get(episode_id)
+        if log is None:
+            for event in await self._recorder.past_events(episode_id):
+                yield event
+        else:
+            async for event in log.read():
+                yield event
+
+    async def landed(self, episode_id: str) -> None:
+        """The episode is no longer under way in this process."""
+        flight = self._flights.get(episode_id)
+        if flight is not None and flight.task is not None:
+            await asyncio.wait([flight.task])
+
     async def cancel(self, episode_id: str) -> None:
         """The episode has ended as cancelled, with what it had sampled; nothing happens to one that is over."""
         flight = self._flights.get(episode_id)
         if flight is not None and flight.task is not None:
             flight.task.cancel()
-            await asyncio.wait([flight.task])
+            await self.landed(episode_id)
 
     async def drain(self, timeout_s: float) -> None:
         """No episode is under way: new ones are refused, those left after ``timeout_s`` are cancelled."""

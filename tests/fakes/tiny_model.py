@@ -43,6 +43,7 @@ _CORPUS = [
     '<tool_call>\n{"name": "read_file", "arguments": {"path": "src/calc.py"}}\n</tool_call>',
     "def add(a, b):\n    return a + b\n",
     "fix src/calc.py: add(2, 3) is -1, want 5",
+    "hello\nhello",
     "the hello world of tests passed and failed",
 ]
 
