@@ -92,10 +92,16 @@ async def once(runtime: Runtime, claim: Claim | None, effect: Callable[[], Await
     done = await _begin(runtime, claim)
     if done is not None:
         return Outcome(done.status, done.body, is_replay=True)
+    work = asyncio.create_task(_finish(runtime, claim, effect))
+    runtime.keep(work)
+    return await asyncio.shield(work)  # a client that hangs up does not stop the work halfway
+
+
+async def _finish(runtime: Runtime, claim: Claim, effect: Callable[[], Awaitable[Outcome]]) -> Outcome:
     try:
         answer = await effect()
     except BaseException:
-        await asyncio.shield(_release(runtime, claim))
+        await runtime.write(lambda tx: tx.idempotency.release(claim.tenant_id, claim.key))
         raise
     await runtime.write(lambda tx: tx.idempotency.finish(claim.tenant_id, claim.key, answer.status, answer.body))
     return answer
@@ -123,7 +129,3 @@ async def _begin(runtime: Runtime, claim: Claim) -> Done | None:
             )
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, MAX_POLL_S)
-
-
-async def _release(runtime: Runtime, claim: Claim) -> None:
-    await runtime.write(lambda tx: tx.idempotency.release(claim.tenant_id, claim.key))

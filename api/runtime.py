@@ -7,17 +7,18 @@ else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request
-from online_agent.agent.runner import EpisodeRunner
 
 from api.episodes.tasks import TaskCounter
 from api.metrics import ApiMetrics
 from envs.protocols import Environment
+from online_agent.agent.runner import EpisodeRunner
 from online_agent.config.settings import Settings
 from online_agent.serving.client import EngineClient
 from online_agent.store.session import Database, Transaction
@@ -46,6 +47,43 @@ class Runtime:
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
     task_counter: TaskCounter = field(default_factory=TaskCounter)
     is_draining: bool = False
+    _work: set[asyncio.Task[Any]] = field(default_factory=set)
+    _num_waiting: int = 0
+    _nobody_waits: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def keep(self, work: asyncio.Task[Any]) -> None:
+        """Hold on to work that may outlive the request that began it; the event loop alone would forget it."""
+        self._work.add(work)
+        work.add_done_callback(self._forget)
+
+    def _forget(self, work: asyncio.Task[Any]) -> None:
+        self._work.discard(work)
+        if not work.cancelled():
+            work.exception()  # whoever still waits gets it from the task; nobody else needs to hear of it
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a client's wait for an episode, so that a shutdown can let it end."""
+        self._num_waiting += 1
+        self._nobody_waits.clear()
+        try:
+            yield
+        finally:
+            self._num_waiting -= 1
+            if not self._num_waiting:
+                self._nobody_waits.set()
+
+    async def until_nobody_waits(self, timeout_s: float) -> None:
+        """Every client that waited has its answer, or ``timeout_s`` is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._num_waiting:
+                    await self._nobody_waits.wait()
+
+    def is_drained_under_us(self) -> bool:
+        """In a handler of CancelledError: whether the runner gave up the wait, not the request that waits."""
+        task = asyncio.current_task()
+        return self.is_draining and task is not None and not task.cancelling()
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """The result of ``work``, committed when this returns."""

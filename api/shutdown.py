@@ -50,7 +50,10 @@ def draining_on_sigterm(runtime: Runtime) -> Iterator[None]:
 
 
 async def drain(runtime: Runtime) -> None:
-    """No new episodes; those under way have ended, or the drain time is over."""
+    """No new episodes; those under way have ended and who waited for one was answered, or the drain time is over."""
     runtime.is_draining = True
     log.info("draining")
-    await runtime.runner.drain(runtime.settings.api.drain_timeout_s)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + runtime.settings.api.drain_timeout_s
+    await runtime.until_nobody_waits(runtime.settings.api.drain_timeout_s)
+    await runtime.runner.drain(max(0.0, deadline - loop.time()))

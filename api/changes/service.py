@@ -17,7 +17,7 @@ from online_agent.types import Visibility
 
 async def inject(runtime: Runtime, caller: Caller, body: ChangeCreate, claim: Claim | None) -> Outcome:
     """The stored change, active at once or pending. Raises BadChange naming the bad value, UnknownName for the env."""
-    changed, _ = await changed_environment(runtime, caller, body.env)
+    changed, _ = await changed_environment(runtime, body.env)
     check_change(changed, body.kind, body.params)
     new = ChangeNew(
         tenant_id=caller.tenant_id,

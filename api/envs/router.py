@@ -20,7 +20,7 @@ MAX_TASK_NUMBER = 1_000_000_000
 @router.get("")
 async def list_envs(runtime: RuntimeDep, caller: ReadingCaller) -> EnvList:
     """Environments with the tool schemas the agent is shown under the active changes."""
-    return await service.list_envs(runtime, caller)
+    return await service.list_envs(runtime)
 
 
 @router.get("/{env}/tasks")

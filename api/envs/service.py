@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from api.auth import Caller
 from api.envs.schemas import EnvList, EnvOut, TaskList, TaskOut, ToolOut
 from api.runtime import Runtime
 from envs.changes import CHANGE_KINDS, ChangedEnvironment, env_revision
 from envs.protocols import Environment
 from envs.types import Change, Split
+from online_agent.agent.world import as_change
 from online_agent.errors import UnknownName
-from online_agent.store.records import ChangeRecord
-from online_agent.types import Visibility
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 
@@ -26,21 +22,18 @@ def environment(runtime: Runtime, name: str) -> Environment:
     return found
 
 
-def changes_of(records: Sequence[ChangeRecord]) -> list[Change]:
-    return [Change(r.id, r.kind, r.params, r.visibility is Visibility.SILENT, r.is_mid_episode) for r in records]
-
-
-async def changed_environment(runtime: Runtime, caller: Caller, name: str) -> tuple[ChangedEnvironment, list[Change]]:
-    """The environment as it behaves now, and the changes in force."""
+async def changed_environment(runtime: Runtime, name: str) -> tuple[ChangedEnvironment, list[Change]]:
+    """The environment as it behaves now, and the changes in force, whoever injected them: environments are shared."""
     base = environment(runtime, name)
-    changes = changes_of(await runtime.read(lambda tx: tx.changes.active(name, caller.tenant_id)))
+    active = await runtime.read(lambda tx: tx.changes.active(name))
+    changes = [as_change(record) for record in active]
     return ChangedEnvironment(base, changes), changes
 
 
-async def list_envs(runtime: Runtime, caller: Caller) -> EnvList:
+async def list_envs(runtime: Runtime) -> EnvList:
     data = []
     for name in sorted(runtime.environments):
-        changed, changes = await changed_environment(runtime, caller, name)
+        changed, changes = await changed_environment(runtime, name)
         data.append(
             EnvOut(
                 name=name,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal
 
 import orjson
-from online_agent.agent.runner import EpisodeRequest
 
 from api.auth import Caller
 from api.envs.service import environment
@@ -20,14 +20,17 @@ from api.episodes.schemas import (
     EpisodeOut,
     TurnOut,
 )
-from api.episodes.tasks import check_task
 from api.errors import ShuttingDown
 from api.feedback.schemas import FeedbackOut
 from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
-from online_agent.errors import NotFound, TooLarge
+from online_agent.agent.requests import EpisodeRequest
+from online_agent.errors import NotFound, TooLarge, UnknownName
+from online_agent.store.records import EpisodeRecord
 from online_agent.store.session import Transaction
 from online_agent.types import EpisodeStatus, Limits, Sampling
+
+TASK_NAMES = "tasks are train-<n> and heldout-<n> with n from 0"
 
 Include = Literal["turns", "spans", "feedback", "files"]
 
@@ -39,24 +42,29 @@ async def create(runtime: Runtime, caller: Caller, body: EpisodeCreate, claim: C
         if runtime.is_draining:
             raise ShuttingDown("the server is shutting down", retry_after_s=5)
         request = await _request_of(runtime, body)
-        episode_id = await runtime.runner.start(caller.tenant_id, caller.key_id, request)
+        episode_id = await _start(runtime, caller, request)
         created = EpisodeCreated(id=episode_id, status=EpisodeStatus.OPEN, env=body.env, task_id=request.task_id)
         return Outcome(201, created.model_dump())
 
     return await once(runtime, claim, effect)
 
 
+async def _start(runtime: Runtime, caller: Caller, request: EpisodeRequest) -> str:
+    try:
+        return await runtime.runner.start(caller.tenant_id, caller.key_id, request)
+    except UnknownName as error:
+        if error.param != "task_id":
+            raise
+        raise UnknownName(f"{error.message}; {TASK_NAMES}", param=error.param) from error
+
+
 async def _request_of(runtime: Runtime, body: EpisodeCreate) -> EpisodeRequest:
     if len(orjson.dumps(body.metadata)) > MAX_METADATA_BYTES:
         raise TooLarge(f"metadata has more than {MAX_METADATA_BYTES} bytes of JSON", param="metadata")
-    env, task_id = environment(runtime, body.env), body.task_id
-    if task_id is None:
-        task_id = await _next_task(runtime, body)
-    else:
-        check_task(env, task_id)
+    environment(runtime, body.env)
     return EpisodeRequest(
         env=body.env,
-        task_id=task_id,
+        task_id=body.task_id or await _next_task(runtime, body),
         sampling=_sampling(runtime, body),
         limits=_limits(runtime, body),
         weight_version=body.weight_version,
@@ -99,11 +107,21 @@ async def joined(runtime: Runtime, caller: Caller, created: Outcome) -> Outcome:
     try:
         record = await runtime.read(lambda tx: tx.episodes.get(caller.tenant_id, episode_id))
         if record.status in (EpisodeStatus.OPEN, EpisodeStatus.FINISHED):
-            timeout_s = record.limits.timeout_s + runtime.settings.api.held_timeout_s
-            record = await runtime.runner.wait(episode_id, timeout_s)
+            record = await _wait(runtime, record)
     except NotFound:
         return created
     return replace(created, shown=EpisodeOut.of(record).model_dump(mode="json"))
+
+
+async def _wait(runtime: Runtime, record: EpisodeRecord) -> EpisodeRecord:
+    timeout_s = record.limits.timeout_s + runtime.settings.api.held_timeout_s
+    with runtime.waiting():
+        try:
+            return await runtime.runner.wait(record.id, timeout_s)
+        except asyncio.CancelledError:
+            if not runtime.is_drained_under_us():
+                raise
+    return await runtime.read(lambda tx: tx.episodes.get(record.tenant_id, record.id))
 
 
 async def get(runtime: Runtime, caller: Caller, episode_id: str, include: Collection[Include]) -> EpisodeDetail:

@@ -6,6 +6,7 @@ episode.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import orjson
@@ -22,6 +23,11 @@ def stream_response(runtime: Runtime, episode_id: str, headers: dict[str, str]) 
 
 async def _events(runtime: Runtime, episode_id: str) -> AsyncIterator[ServerSentEvent]:
     number = 0
-    async for event in runtime.runner.events(episode_id):
-        yield ServerSentEvent(orjson.dumps(event.data).decode(), event=event.kind, id=str(number))
-        number += 1
+    with runtime.waiting():
+        try:
+            async for event in runtime.runner.events(episode_id):
+                yield ServerSentEvent(orjson.dumps(event.data).decode(), event=event.kind, id=str(number))
+                number += 1
+        except asyncio.CancelledError:
+            if not runtime.is_drained_under_us():
+                raise

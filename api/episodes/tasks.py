@@ -1,13 +1,11 @@
-"""Which task an episode works on: the one that was named, or the next of its split."""
+"""Which task an episode works on when none is named: the next of its split."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
-from envs.protocols import Environment
 from envs.types import Split
-from online_agent.errors import UnknownName
 
 
 class TaskCounter:
@@ -28,14 +26,3 @@ class TaskCounter:
 
     def next_id(self, env: str, split: Split) -> str:
         return f"{split}-{next(self._counters[env, split])}"
-
-
-def check_task(environment: Environment, task_id: str) -> None:
-    """Raises UnknownName, with the form that ids have, for a task that does not exist."""
-    try:
-        environment.task(task_id)
-    except KeyError as error:
-        raise UnknownName(
-            f"no task {task_id!r} in {environment.name}; there are train-<n> and heldout-<n> with n from 0",
-            param="task_id",
-        ) from error

@@ -115,10 +115,17 @@ async def _wait(runtime: Runtime, look: Callable[[Transaction], VersionRecord | 
     deadline = asyncio.get_running_loop().time() + runtime.settings.api.held_timeout_s
     while True:
         record = await runtime.read(look)
-        if record is not None and record.state in (VersionState.SERVING, VersionState.RETIRED):
-            return record  # retired: it served and a newer one already took over
-        if record is not None and record.state in _FAILED:
-            raise SwapFailed(f"version {record.version} was rejected: {record.state_reason or 'no reason recorded'}")
+        if record is not None and _is_settled(record):
+            return record
         if asyncio.get_running_loop().time() > deadline:
             return None
         await asyncio.sleep(POLL_S)
+
+
+def _is_settled(record: VersionRecord) -> bool:
+    """True once the version has served. Raises SwapFailed or Conflict when it never will."""
+    if record.state in _FAILED:
+        raise SwapFailed(f"version {record.version} was rejected: {record.state_reason or 'no reason recorded'}")
+    if record.state is VersionState.RETIRED and record.served_at is None:
+        raise Conflict(f"version {record.version} did not serve: {record.state_reason or 'retired'}")
+    return record.state in (VersionState.SERVING, VersionState.RETIRED)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,8 +21,9 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.runtime import Runtime
 from envs.types import Artifact, Observation, Split, Task, ToolSpec, Verdict
+from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
 from online_agent.config.settings import Settings
-from online_agent.errors import BrokerUnavailable
+from online_agent.errors import BrokerUnavailable, UnknownName
 from online_agent.serving.client import ModelInfo
 from online_agent.store.records import EpisodeNew, EpisodeRecord, TurnNew, VersionNew
 from online_agent.store.session import Database
@@ -27,12 +32,6 @@ from online_agent.weights.store import WeightStore
 
 TENANT, OTHER_TENANT = "acme", "globex"
 ALL_SCOPES = (Scope.AGENT, Scope.OPERATOR, Scope.ADMIN)
-
-
-@dataclass(frozen=True)
-class FakeEvent:
-    kind: str
-    data: Mapping[str, Any]
 
 
 class AddOne:
@@ -89,15 +88,22 @@ class FakeRunner:
         self.db = db
         self.version = 1
         self.reward = 1.0
-        self.started: list[Any] = []
+        self.started: list[EpisodeRequest] = []
         self.refuse: BaseException | None = None
         self.is_drained = False
         self.start_delay_s = 0.0
         self._free = asyncio.Event()
         self._free.set()
+        self._has_started = asyncio.Event()
         self._ended: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._tenants: dict[str, str] = {}
+
+    async def until_started(self, count: int) -> None:
+        """``count`` episodes have been started."""
+        while len(self._ended) < count:
+            self._has_started.clear()
+            await self._has_started.wait()
 
     def hold(self) -> None:
         self._free.clear()
@@ -105,11 +111,15 @@ class FakeRunner:
     def let_go(self) -> None:
         self._free.set()
 
-    async def start(self, tenant_id: str, key_id: str, request: Any) -> str:
+    async def start(self, tenant_id: str, key_id: str, request: EpisodeRequest) -> str:
         await asyncio.sleep(self.start_delay_s)
         if self.refuse is not None:
             error, self.refuse = self.refuse, None
             raise error
+        try:
+            AddOne().task(request.task_id)
+        except KeyError as error:
+            raise UnknownName(f"no task {request.task_id!r} in {request.env}", param="task_id") from error
         self.started.append(request)
         split: Split = "heldout" if request.task_id.startswith("heldout") else "train"
         new = EpisodeNew(
@@ -119,6 +129,7 @@ class FakeRunner:
         with self.db.transaction() as tx:
             episode_id = tx.episodes.create(new)
         self._ended[episode_id], self._tenants[episode_id] = asyncio.Event(), tenant_id
+        self._has_started.set()
         task = asyncio.create_task(self._play(episode_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -142,13 +153,13 @@ class FakeRunner:
         with self.db.reading() as tx:
             return tx.episodes.get(self._tenants[episode_id], episode_id)
 
-    async def events(self, episode_id: str) -> AsyncIterator[FakeEvent]:
-        yield FakeEvent("turn", {"number": 0, "text": "text"})
+    async def events(self, episode_id: str) -> AsyncIterator[EpisodeEvent]:
+        yield EpisodeEvent("turn", {"number": 0, "text": "text"})
         await self._ended[episode_id].wait()
-        yield FakeEvent("tool_call", {"name": "edit_file"})
-        yield FakeEvent("observation", {"text": "done"})
-        yield FakeEvent("verdict", {"reward": self.reward})
-        yield FakeEvent("done", {"id": episode_id, "status": "graded"})
+        yield EpisodeEvent("tool_call", {"name": "edit_file"})
+        yield EpisodeEvent("observation", {"text": "done"})
+        yield EpisodeEvent("verdict", {"reward": self.reward})
+        yield EpisodeEvent("done", {"id": episode_id, "status": "graded"})
 
     async def drain(self, timeout_s: float) -> None:
         self.is_drained = True
@@ -224,6 +235,18 @@ class World:
         return content
 
 
+@functools.cache
+def _empty_database() -> Path:
+    """A migrated SQLite file, made once: the migrations take longer than most tests."""
+    directory = tempfile.mkdtemp(prefix="online-agent-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory) / "empty.db"
+    db = Database(f"sqlite:///{path}")
+    db.migrate()
+    db.close()
+    return path
+
+
 def make_keys(db: Database) -> dict[str, str]:
     """One key per scope, one with all of them, and one with all of them for another tenant."""
     wanted = {scope.value: (TENANT, (scope,)) for scope in Scope}
@@ -236,8 +259,8 @@ def make_keys(db: Database) -> dict[str, str]:
 async def open_world(data_dir: Path, **sections: Any) -> AsyncIterator[World]:
     """A started application at version 1, serving; closed after the block."""
     settings = Settings(data_dir=data_dir, **sections)
+    shutil.copyfile(_empty_database(), data_dir / "online_agent.db")
     db = Database(settings.database_url)
-    db.migrate()
     runner, engine, jobs = FakeRunner(db), FakeEngine(), FakeJobs()
 
     @asynccontextmanager

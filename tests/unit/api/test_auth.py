@@ -34,7 +34,9 @@ async def test_both_headers_carry_a_key(world: World) -> None:
 
 async def test_a_bad_key_is_refused_before_its_body_is_read(world: World) -> None:
     answer = await world.client.post(
-        "/v1/episodes", content=b"{not json", headers={"Authorization": "Bearer wrong", "content-type": "application/json"}
+        "/v1/episodes",
+        content=b"{not json",
+        headers={"Authorization": "Bearer wrong", "content-type": "application/json"},
     )
     assert answer.status_code == 401
 
@@ -58,9 +60,7 @@ async def test_a_bad_key_is_refused_before_its_body_is_read(world: World) -> Non
         ("admin", "/v1/weights", 403),
     ],
 )
-async def test_a_key_opens_what_its_scope_says_and_nothing_else(
-    world: World, who: str, path: str, status: int
-) -> None:
+async def test_a_key_opens_what_its_scope_says_and_nothing_else(world: World, who: str, path: str, status: int) -> None:
     answer = await world.client.get(path, headers=world.headers(who))
     assert answer.status_code == status
     if status == 403:
