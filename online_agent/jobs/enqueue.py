@@ -6,6 +6,7 @@ worker find the row when the broker is back.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -50,9 +51,16 @@ class JobQueue:
         """Ask for the promotion of a committed version."""
         self._send(PUBLISH, {"version": version}, coalesce=False, subject=version)
 
-    def rollback(self, target: int, actor: str) -> None:
-        """Ask for a rollback to ``target``; its outcome is an event and a new version row."""
-        self._send(ROLLBACK, {"target": target, "actor": actor}, coalesce=False, subject=target)
+    def rollback(self, target: int, actor: str) -> str:
+        """Ask for a rollback to ``target``; returns the request's id.
+
+        Its outcome is a version whose metrics hold the id under ``promotion.rollback.REQUEST``, or an event
+        ``rollback_refused`` with it as ``request``.
+        """
+        request_id = secrets.token_hex(8)
+        request: dict[str, int | str] = {"target": target, "actor": actor, "request_id": request_id}
+        self._send(ROLLBACK, request, coalesce=False, subject=target)
+        return request_id
 
     def close(self) -> None:
         self._redis.close()
