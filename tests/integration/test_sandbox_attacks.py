@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import envs
 from envs.errors import NoSandbox
-from envs.sandbox.command import JailSpec
+from envs.sandbox.command import JailSpec, find_nsjail
 from envs.sandbox.nsjail import NsjailSandbox
 from envs.types import SandboxResult
 from tests.integration.sandbox_attacks import DENIED, PRELUDE
@@ -273,6 +275,7 @@ async def test_nothing_runs_where_nsjail_is_missing(monkeypatch: pytest.MonkeyPa
     (tmp_path / "nsjail").mkdir()
     (tmp_path / "nsjail" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nsjail", raising=False)
     with pytest.raises(NoSandbox, match="never run unsandboxed"):
         NsjailSandbox()
 
@@ -315,3 +318,59 @@ async def test_nsjail_that_cannot_open_a_jail_is_no_sandbox(monkeypatch: pytest.
             await box.probe()
     finally:
         await box.close()
+
+
+HOST = """
+import asyncio, sys
+from envs.sandbox.nsjail import NsjailSandbox
+
+async def main():
+    sandbox = NsjailSandbox(max_jobs=1)
+    result = await sandbox.run(["sh", "-c", "id -u; echo left > f; exit 3"], {}, timeout_s=20, collect_files=True)
+    print(result.output.strip(), result.exit_code, result.files["f"].strip(), flush=True)
+    job = {"nap.py": "import os; os.execv('/usr/bin/sleep', [" + repr(sys.argv[1]) + ", '60'])"}
+    await sandbox.run(["/usr/bin/python3", "-I", "-S", "nap.py"], job, timeout_s=60)
+
+asyncio.run(main())
+"""
+
+
+async def start_host(marker: str, *prefix: str) -> asyncio.subprocess.Process:
+    """Another process with a sandbox of its own, whose second job sleeps under the marker's name."""
+    paths = [str(Path(envs.__file__).parents[1]), str(find_nsjail().parents[2])]
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+    return await asyncio.create_subprocess_exec(
+        *(*prefix, "/usr/bin/python3", "-c", HOST, marker), env=environment, stdout=asyncio.subprocess.PIPE
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if condition():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("it did not come true within ten seconds")
+
+
+async def test_jails_die_with_the_process_that_opened_them() -> None:
+    marker = "job-of-a-killed-host"
+    host = await start_host(marker)
+    assert host.stdout is not None
+    assert await host.stdout.readline() == b"1000 3 left\n"
+    sleeping = f"{marker}\x0060"
+    await until(lambda: processes_with(sleeping) != [])
+    host.kill()
+    await host.wait()
+    await until(lambda: processes_with(sleeping) == [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a normal user runs all the other tests as such already")
+async def test_sandbox_works_for_a_normal_user_too() -> None:
+    marker = "job-of-a-normal-user"
+    host = await start_host(marker, "/usr/bin/setpriv", "--reuid=27777", "--regid=27777", "--clear-groups")
+    assert host.stdout is not None
+    assert await host.stdout.readline() == b"1000 3 left\n"
+    await until(lambda: processes_with(f"{marker}\x0060") != [])
+    assert {os.stat(f"/proc/{pid}").st_uid for pid in processes_with(f"{marker}\x0060")} == {27777}
+    host.kill()
+    await host.wait()
