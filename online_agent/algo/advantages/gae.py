@@ -49,7 +49,7 @@ def skip_observation_gae(
     Raises ValueError for a reward on a token that is not an action: it would be lost.
     """
     is_action_BT = action_mask_BT.bool()
-    if bool((rewards_BT.masked_fill(is_action_BT, 0) != 0).any()):
+    if int(torch.count_nonzero(rewards_BT.masked_fill(is_action_BT, 0))):
         raise ValueError("a reward lies on a token the policy did not sample; put it on the last action token before")
     return _gae_over(values_BT, is_action_BT, rewards_BT, gamma, lam_B, bootstrap_B, episode_BT)
 
@@ -88,23 +88,29 @@ def _gae_over(
     bootstrap_B: Tensor | None,
     episode_BT: Tensor | None,
 ) -> Tensor:
-    """The recursion over the tokens marked in ``walked_BT``, laid end to end."""
-    values_N = values_BT.detach()[walked_BT]
-    advantages_BT = torch.zeros_like(values_BT.detach())
-    if values_N.numel() == 0:
+    """The recursion over the tokens marked in ``walked_BT``, laid end to end; in fp64, rounded once at the end."""
+    index_N = walked_BT.flatten().nonzero().squeeze(1)
+    advantages_BT = values_BT.new_zeros(values_BT.shape)
+    if index_N.numel() == 0:
         return advantages_BT
-    episode_N = episode_index(walked_BT, episode_BT)[walked_BT]
+    values_N = _take(values_BT, index_N)
+    episode_N = episode_index(walked_BT, episode_BT).reshape(-1)[index_N]
     is_last_N = torch.ones_like(episode_N, dtype=torch.bool)
     is_last_N[:-1] = episode_N[1:] != episode_N[:-1]
 
     after_N = values_N.roll(-1)
     after_N[is_last_N] = 0 if bootstrap_B is None else bootstrap_B.detach().to(values_N)[episode_N[is_last_N]]
-    delta_N = rewards_BT.detach()[walked_BT].to(values_N) + gamma * after_N - values_N
+    delta_N = _take(rewards_BT, index_N) + gamma * after_N - values_N
 
     lam_N = lam_B.to(values_N)[episode_N] if isinstance(lam_B, Tensor) else torch.full_like(values_N, lam_B)
     decay_N = (gamma * lam_N).masked_fill(is_last_N, 0)
-    advantages_BT[walked_BT] = discounted_suffix_sums(delta_N, decay_N, _longest_run(is_last_N))
+    sums_N = discounted_suffix_sums(delta_N, decay_N, _longest_run(is_last_N))
+    advantages_BT.view(-1)[index_N] = sums_N.to(advantages_BT.dtype)
     return advantages_BT
+
+
+def _take(x_BT: Tensor, index_N: Tensor) -> Tensor:
+    return x_BT.detach().reshape(-1)[index_N].double()
 
 
 def _longest_run(is_last_N: Tensor) -> int:

@@ -167,7 +167,26 @@ def test_lambda_one_stays_accurate_over_a_hundred_thousand_tokens():
     mask = torch.ones(1, 100_000, dtype=torch.bool)
     rewards = terminal_rewards(torch.tensor([1.0]), mask)
     advantages = skip_observation_gae(values, mask, rewards, gamma=1.0, lam_B=1.0)
-    assert (advantages - (1.0 - values)).abs().max() < 1e-5
+    assert (advantages - (1.0 - values)).abs().max() < 2e-7
+
+
+def test_half_decayed_credit_is_as_exact_as_its_format():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(4, 2048, generator=generator)
+    mask = torch.rand(4, 2048, generator=generator) < 0.5
+    rewards = terminal_rewards(torch.ones(4), mask)
+    lam = policy_lambda(mask.sum(1), 1.5)
+    single = skip_observation_gae(values, mask, rewards, gamma=1.0, lam_B=lam)
+    double = skip_observation_gae(values.double(), mask, rewards.double(), gamma=1.0, lam_B=lam)
+    assert (single - double).abs().max() < 2e-7
+
+
+def test_the_memory_layout_of_the_inputs_does_not_matter():
+    other = [x.t().contiguous().t() for x in (VALUES.repeat(2, 1), MASK.repeat(2, 1), TERMINAL.repeat(2, 1))]
+    assert not other[0].is_contiguous()
+    advantages = skip_observation_gae(*other, gamma=1.0, lam_B=torch.tensor([0.9, 1.0]))
+    assert advantages[0, ACTIONS].tolist() == pytest.approx(WORKED[0][5], abs=1e-6)
+    assert advantages[1, ACTIONS].tolist() == pytest.approx(WORKED[2][5], abs=1e-6)
 
 
 def by_the_recursion(values, rewards, gamma, lam, bootstrap):
