@@ -70,8 +70,9 @@ class Grader:
             )
         if not claims:
             return GradingReport()
-        outcomes = await asyncio.gather(*(self._verify(claim) for claim in claims))
-        return self._settle(list(zip(claims, outcomes, strict=True)))
+        # Whatever a verifier raises must not take the rest of the batch with it.
+        answers = await asyncio.gather(*(self._verify(claim) for claim in claims), return_exceptions=True)
+        return self._settle([(claim, _outcome(claim, answer)) for claim, answer in zip(claims, answers, strict=True)])
 
     async def _verify(self, claim: GradingClaim) -> Outcome:
         environment = self._environments.get(claim.env)
@@ -84,12 +85,8 @@ class Grader:
         except KeyError as error:
             return Ungradable(f"task {claim.task_id!r} of {claim.env!r} cannot be found: {error}")
         with bound(episode=claim.episode_id):
-            try:
-                async with asyncio.timeout(self._settings.grading_lease_s):
-                    return await environment.verify(task, claim.artifact)
-            except (EnvError, OSError) as error:  # TimeoutError is an OSError
-                _log.warning("verifier failed", attempt=claim.attempt, reason=repr(error))
-                return Outage(repr(error))
+            async with asyncio.timeout(self._settings.grading_lease_s):
+                return await environment.verify(task, claim.artifact)
 
     def _settle(self, results: list[tuple[GradingClaim, Outcome]]) -> GradingReport:
         graded = failed = retried = duplicates = 0
@@ -114,6 +111,18 @@ class Grader:
         if failed or retried or duplicates:
             _log.warning("grading was not smooth", **{name: getattr(report, name) for name in report.__slots__})
         return report
+
+
+def _outcome(claim: GradingClaim, answer: Outcome | BaseException) -> Outcome:
+    if not isinstance(answer, BaseException):
+        return answer
+    if not isinstance(answer, Exception):
+        raise answer
+    is_expected = isinstance(answer, EnvError | OSError)  # TimeoutError is an OSError
+    _log.warning(
+        "verifier failed", episode=claim.episode_id, attempt=claim.attempt, exc_info=None if is_expected else answer
+    )
+    return Outage(repr(answer))
 
 
 def _task(claim: GradingClaim, environment: Environment) -> Task:
