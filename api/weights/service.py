@@ -13,15 +13,17 @@ from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
 from api.weights.schemas import TrainedEpisode, VersionDetail, VersionEpisodes, VersionList, VersionMoved, VersionOut
 from online_agent.errors import Conflict, CorruptVersion, SwapFailed
+from online_agent.promotion.rollback import REQUEST, check_target
 from online_agent.store.records import VersionRecord
 from online_agent.store.session import Transaction
-from online_agent.types import VersionOrigin, VersionState
+from online_agent.types import VersionState
 from online_agent.weights.manifest import MANIFEST_NAME, read_manifest
 
 POLL_S = 0.1
+NUM_RECENT = 50  # versions and events looked through for the outcome of a rollback
+REFUSED = "rollback_refused"
 _FAILED = (VersionState.REJECTING, VersionState.REJECTED)
 _PROMOTABLE = (VersionState.CANDIDATE, VersionState.LOADING, VersionState.VERIFIED)
-_RESTORABLE = (VersionState.SERVING, VersionState.RETIRED)
 
 
 async def list_versions(runtime: Runtime, cursor: int | None, limit: int) -> VersionList:
@@ -83,12 +85,15 @@ async def promote(runtime: Runtime, version: int) -> VersionMoved:
 
 
 async def rollback(runtime: Runtime, caller: Caller, target: int, claim: Claim | None) -> Outcome:
-    """A new version with the content of ``target`` serves (200), or is still on its way after the wait (202)."""
+    """A new version with the content of ``target`` serves (200), or is still on its way after the wait (202).
+
+    Raises, before anything is asked for, what ``check_target`` raises for a version that cannot be restored.
+    """
 
     async def effect() -> Outcome:
-        newest = await runtime.read(lambda tx: _check_restorable(tx, target))
-        await runtime.on_thread(lambda: runtime.jobs.rollback(target, caller.key_id))
-        made = await _wait(runtime, lambda tx: _rollback_after(tx, newest, target))
+        await runtime.on_thread(lambda: check_target(runtime.db, runtime.weights, target))
+        request_id = await runtime.on_thread(lambda: runtime.jobs.rollback(target, caller.key_id))
+        made = await _wait(runtime, lambda tx: _made_by(tx, request_id))
         version = made.version if made else None
         moved = VersionMoved(version=version, target=target, is_serving=made is not None)
         return Outcome(200 if made else 202, moved.model_dump())
@@ -96,18 +101,12 @@ async def rollback(runtime: Runtime, caller: Caller, target: int, claim: Claim |
     return await once(runtime, claim, effect)
 
 
-def _check_restorable(tx: Transaction, target: int) -> int:
-    record = tx.weights.get(target)
-    if record.state not in _RESTORABLE:
-        raise Conflict(f"version {target} is {record.state}; a rollback needs one that serves or has served")
-    newest = tx.weights.latest()
-    return newest.version if newest else target
-
-
-def _rollback_after(tx: Transaction, newest: int, target: int) -> VersionRecord | None:
-    versions = tx.weights.list(50)
-    made = [v for v in versions if v.version > newest and v.origin is VersionOrigin.ROLLBACK and v.parent == target]
-    return made[-1] if made else None
+def _made_by(tx: Transaction, request_id: str) -> VersionRecord | None:
+    """The version that the request led to, if it exists already. Raises Conflict when the worker refused it."""
+    for event in tx.events.latest((REFUSED,), NUM_RECENT):
+        if event.data.get("request") == request_id:
+            raise Conflict(f"the rollback was refused: {event.data.get('reason')}")
+    return next((v for v in tx.weights.list(NUM_RECENT) if v.metrics.get(REQUEST) == request_id), None)
 
 
 async def _wait(runtime: Runtime, look: Callable[[Transaction], VersionRecord | None]) -> VersionRecord | None:

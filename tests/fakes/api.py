@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 from fastapi import FastAPI
+from safetensors.numpy import save_file
 
 from api.app import create_app
 from api.runtime import Runtime
@@ -184,16 +185,18 @@ class FakeJobs:
 
     sent: list[tuple[Any, ...]] = field(default_factory=list)
     is_down: bool = False
-    on_rollback: Callable[[int], None] = lambda target: None
+    on_rollback: Callable[[int, str], None] = lambda target, request_id: None
     on_publish: Callable[[int], None] = lambda version: None
 
     def publish(self, version: int) -> None:
         self._send("publish", version)
         self.on_publish(version)
 
-    def rollback(self, target: int, actor: str) -> None:
+    def rollback(self, target: int, actor: str) -> str:
         self._send("rollback", target, actor)
-        self.on_rollback(target)
+        request_id = f"request-{len(self.sent)}"
+        self.on_rollback(target, request_id)
+        return request_id
 
     def _send(self, *message: Any) -> None:
         if self.is_down:
@@ -220,10 +223,19 @@ class World:
     def serve_version(
         self, version: int, parent: int | None = None, origin: VersionOrigin = VersionOrigin.STEP
     ) -> None:
+        """The version serves, in the database; ``write_version`` puts it on disk too."""
+        new = VersionNew(version, origin, parent, state=VersionState.SERVING, content_hash=f"h{version}")
         with self.db.transaction() as tx:
-            tx.weights.insert(
-                VersionNew(version, origin, parent, state=VersionState.SERVING, content_hash=f"h{version}")
-            )
+            tx.weights.insert(new)
+
+    def write_version(self, version: int) -> None:
+        """The smallest directory that counts as a whole version."""
+        with self.runtime.weights.writer(version) as directory:
+            (directory / "serving/config.json").write_text('{"architectures": ["Tiny"]}')
+            (directory / "serving/tokenizer.json").write_text("{}")
+            (directory / "learner/state.json").write_text("{}")
+            for name in ("serving/model.safetensors", "learner/critic.safetensors"):
+                save_file({"w": np.full((2, 2), version, np.float32)}, directory / name)
 
     async def episode(self, who: str = "all", **body: Any) -> dict[str, Any]:
         """A graded episode of the key's tenant."""

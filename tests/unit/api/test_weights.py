@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from online_agent.config.settings import ApiSettings
+from online_agent.promotion.rollback import REQUEST
 from online_agent.store.records import VersionNew
 from online_agent.types import VersionOrigin, VersionState
 from tests.fakes.api import World, open_world
 
 
-def do_rollback(world: World, target: int, state: VersionState = VersionState.SERVING) -> None:
+def do_rollback(world: World, target: int, request_id: str, state: VersionState = VersionState.SERVING) -> None:
     """What the worker does: a new version with the content of ``target``, in ``state``."""
     with world.db.transaction() as tx:
         version = tx.weights.next_version()
-        tx.weights.insert(VersionNew(version, VersionOrigin.ROLLBACK, target, content_hash=f"h{target}"))
+        metrics = {REQUEST: request_id}
+        tx.weights.insert(
+            VersionNew(version, VersionOrigin.ROLLBACK, target, content_hash=f"h{target}", metrics=metrics)
+        )
         if state is VersionState.SERVING:
             tx.weights.move(version, {VersionState.CANDIDATE}, VersionState.VERIFIED)
             tx.weights.move(version, {VersionState.VERIFIED}, VersionState.SERVING)
@@ -28,7 +33,9 @@ def do_rollback(world: World, target: int, state: VersionState = VersionState.SE
 def three_versions(world: World) -> World:
     world.serve_version(2, parent=1)
     world.serve_version(3, parent=2)
-    world.jobs.on_rollback = lambda target: do_rollback(world, target)
+    for version in (1, 2, 3):
+        world.write_version(version)
+    world.jobs.on_rollback = lambda target, request_id: do_rollback(world, target, request_id)
     return world
 
 
@@ -54,12 +61,16 @@ async def test_a_rollback_answers_when_the_new_version_serves(three_versions: Wo
 
 
 async def test_a_rollback_waits_for_the_worker(three_versions: World) -> None:
-    three_versions.jobs.on_rollback = lambda target: None
+    requests: list[str] = []
+    three_versions.jobs.on_rollback = lambda target, request_id: requests.append(request_id)
     asked = asyncio.create_task(three_versions.client.post("/v1/weights/1/rollback"))
     await asyncio.sleep(0.2)
     assert not asked.done()
-    do_rollback(three_versions, 1)
-    assert (await asked).json()["version"] == 4
+    do_rollback(three_versions, 1, "someone else's")
+    await asyncio.sleep(0.2)
+    assert not asked.done()
+    do_rollback(three_versions, 1, *requests)
+    assert (await asked).json()["version"] == 5
 
 
 async def test_a_repeated_rollback_with_the_same_key_happens_once(three_versions: World) -> None:
@@ -70,15 +81,17 @@ async def test_a_repeated_rollback_with_the_same_key_happens_once(three_versions
 
 
 async def test_a_rollback_that_the_engine_refused_is_503_with_the_reason(three_versions: World) -> None:
-    three_versions.jobs.on_rollback = lambda target: do_rollback(three_versions, target, VersionState.REJECTED)
+    three_versions.jobs.on_rollback = lambda target, request_id: do_rollback(
+        three_versions, target, request_id, VersionState.REJECTED
+    )
     answer = await three_versions.client.post("/v1/weights/1/rollback")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "swap_failed")
     assert "the engine refused it" in answer.json()["error"]["message"]
 
 
-async def test_a_rollback_whose_wait_ends_is_202_and_not_yet_serving(tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_a_rollback_whose_wait_ends_is_202_and_not_yet_serving(tmp_path: Path) -> None:
     async with open_world(tmp_path, api=ApiSettings(held_timeout_s=0.1)) as world:
-        world.serve_version(2, parent=1)
+        world.write_version(1)
         answer = await world.client.post("/v1/weights/1/rollback")
     assert (answer.status_code, answer.json()) == (202, {"version": None, "target": 1, "is_serving": False})
 
@@ -88,6 +101,32 @@ async def test_without_a_broker_a_rollback_is_503_in_plain_words(three_versions:
     answer = await three_versions.client.post("/v1/weights/1/rollback")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "broker_unavailable")
     assert "start Redis" in answer.json()["error"]["message"]
+
+
+async def test_a_rollback_that_the_worker_refused_is_409_with_the_reason(three_versions: World) -> None:
+    def refuse(target: int, request_id: str) -> None:
+        with three_versions.db.transaction() as tx:
+            tx.events.add("rollback_refused", {"request": request_id, "reason": "version 1 is damaged"})
+
+    three_versions.jobs.on_rollback = refuse
+    answer = await three_versions.client.post("/v1/weights/1/rollback")
+    assert answer.status_code == 409
+    assert "version 1 is damaged" in answer.json()["error"]["message"]
+
+
+async def test_a_damaged_version_is_refused_before_anything_is_asked_for(three_versions: World) -> None:
+    model = three_versions.runtime.weights.path(1) / "serving/model.safetensors"
+    model.chmod(0o644)
+    model.write_bytes(model.read_bytes()[:-1])
+    answer = await three_versions.client.post("/v1/weights/1/rollback")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "corrupt_version")
+    assert three_versions.jobs.sent == []
+
+
+async def test_one_version_shows_the_checksums_of_its_files(three_versions: World) -> None:
+    files = (await three_versions.client.get("/v1/weights/2")).json()["files"]
+    assert set(files) >= {"serving/model.safetensors", "learner/critic.safetensors"}
+    assert all(len(digest) == 64 for digest in files.values())
 
 
 async def test_a_version_that_never_served_cannot_be_rolled_back_to(world: World) -> None:
