@@ -1,0 +1,29 @@
+"""One tiny model and trainers of it. DeepSpeed is imported once, inside the first test that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from online_agent.config.settings import LearnerSettings
+from online_agent.learner.trainer import SaoTrainer
+from tests.fakes.tiny_model import write_tiny_model
+
+MakeTrainer = Callable[..., SaoTrainer]
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("learner") / "model", scale=0.05)
+
+
+@pytest.fixture
+def make_trainer(model_dir: Path) -> MakeTrainer:
+    """A fresh trainer of the tiny model; keyword arguments are learner settings."""
+
+    def make(**settings: object) -> SaoTrainer:
+        return SaoTrainer(model_dir, LearnerSettings(**{"critic_warmup_steps": 0, **settings}))
+
+    return make
