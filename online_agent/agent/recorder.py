@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from envs.types import Artifact
+from online_agent.agent.group_writer import GroupWriter
 from online_agent.agent.requests import EpisodeEvent, events_of
 from online_agent.errors import Conflict
 from online_agent.store.records import ChangeRecord, EpisodeNew, EpisodeRecord, TurnNew
@@ -22,6 +23,7 @@ class Recorder:
 
     def __init__(self, db: Database, threads: Executor) -> None:
         self._db, self._threads = db, threads
+        self._writer = GroupWriter(db, threads)
 
     async def active_changes(self, env: str) -> Sequence[ChangeRecord]:
         return await self._read(lambda tx: tx.changes.active(env))
@@ -40,7 +42,7 @@ class Recorder:
                     )
             return tx.episodes.create(new)
 
-        return await self._write(work)
+        return await self._writer.run(work)
 
     async def turn(self, episode_id: str, env: str, new: TurnNew, misalignment: str | None) -> Sequence[ChangeRecord]:
         """The turn is stored; returns the changes active now."""
@@ -51,7 +53,7 @@ class Recorder:
             tx.episodes.add_turn(episode_id, new)
             return tx.changes.active(env)
 
-        return await self._write(work)
+        return await self._writer.run(work)
 
     async def finish(self, episode_id: str, env: str, reason: StopReason, artifact: Artifact | None) -> None:
         """The episode has its result, and the changes that waited for this many episodes have moved."""
@@ -62,10 +64,10 @@ class Recorder:
                 kind = "change_ended" if change.state is ChangeState.ENDED else "change_started"
                 tx.events.add(kind, {"tenant_id": change.tenant_id, "change_id": change.id, "env": env})
 
-        await self._write(work)
+        await self._writer.run(work)
 
     async def fail(self, episode_id: str, reason: str) -> None:
-        await self._write(lambda tx: tx.episodes.fail(episode_id, reason))
+        await self._writer.run(lambda tx: tx.episodes.fail(episode_id, reason))
 
     async def get(self, tenant_id: str, episode_id: str) -> EpisodeRecord:
         return await self._read(lambda tx: tx.episodes.get(tenant_id, episode_id))
@@ -77,13 +79,6 @@ class Recorder:
 
     async def progress(self, episode_ids: Sequence[str]) -> Mapping[str, tuple[str, EpisodeStatus]]:
         return await self._read(lambda tx: tx.episodes.progress(episode_ids))
-
-    async def _write(self, work: Callable[[Transaction], T]) -> T:
-        def run() -> T:
-            with self._db.transaction() as tx:
-                return work(tx)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         def run() -> T:
