@@ -15,9 +15,11 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from api.runtime import Runtime
 
 PING_S = 15
+EPISODE_HEADER = "X-Episode-Id"
 
 
 def stream_response(runtime: Runtime, episode_id: str, headers: dict[str, str]) -> EventSourceResponse:
+    headers = {**headers, EPISODE_HEADER: episode_id}
     return EventSourceResponse(_events(runtime, episode_id), headers=headers, ping=PING_S)
 
 

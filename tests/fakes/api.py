@@ -6,16 +6,19 @@ import asyncio
 import atexit
 import functools
 import shutil
+import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import uvicorn
 from fastapi import FastAPI
 from safetensors.numpy import save_file
 
@@ -23,7 +26,7 @@ from api.app import create_app
 from api.runtime import Runtime
 from envs.types import Artifact, Observation, Split, Task, ToolSpec, Verdict
 from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
-from online_agent.config.settings import Settings
+from online_agent.config.settings import ApiSettings, Settings
 from online_agent.errors import BrokerUnavailable, UnknownName
 from online_agent.serving.client import ModelInfo
 from online_agent.store.records import EpisodeNew, EpisodeRecord, TurnNew, VersionNew
@@ -160,7 +163,7 @@ class FakeRunner:
         yield EpisodeEvent("tool_call", {"name": "edit_file"})
         yield EpisodeEvent("observation", {"text": "done"})
         yield EpisodeEvent("verdict", {"reward": self.reward})
-        yield EpisodeEvent("done", {"id": episode_id, "status": "graded"})
+        yield EpisodeEvent("done", {"status": "graded", "stop_reason": "submitted", "failure_reason": None})
 
     async def drain(self, timeout_s: float) -> None:
         self.is_drained = True
@@ -292,3 +295,65 @@ async def open_world(data_dir: Path, **sections: Any) -> AsyncIterator[World]:
             world.serve_version(1, origin=VersionOrigin.SEED)
             yield world
     db.close()
+
+
+class _QuietServer(uvicorn.Server):
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
+        self.is_up = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+
+@asynccontextmanager
+async def on_a_port(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    """The same application on a real port of this machine, for what only sockets show: streams and disconnects."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = _QuietServer(world.app)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    await server.is_up.wait()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=url, headers=world.headers("all"), trust_env=False) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    headers: dict[str, str]
+
+
+@contextmanager
+def serve_in_thread(data_dir: Path) -> Iterator[Served]:
+    """The application on a port for tests that are not async. Waits end after a tenth of a second."""
+    is_up, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+    found: list[Served] = []
+
+    async def serve() -> None:
+        async with open_world(data_dir, api=ApiSettings(held_timeout_s=0.1)) as world, on_a_port(world) as client:
+            found.append(Served(str(client.base_url), world.headers("all")))
+            is_up.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert is_up.wait(30)
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
