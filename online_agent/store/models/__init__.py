@@ -1,7 +1,7 @@
 """All tables; importing this package fills ``Base.metadata``."""
 
 from online_agent.store.models.access import ApiKey, IdempotencyKey
-from online_agent.store.models.base import Base
+from online_agent.store.models.base import Base, table_of
 from online_agent.store.models.changes import EnvChange
 from online_agent.store.models.episodes import Episode, Turn
 from online_agent.store.models.events import DetectorState, Event
@@ -26,4 +26,5 @@ __all__ = [
     "StepEpisode",
     "Turn",
     "WeightVersion",
+    "table_of",
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import case, delete, func, insert, select, update
+from sqlalchemy import Text, bindparam, case, delete, func, insert, literal_column, select, update
 
 from envs.types import Artifact, Verdict
 from online_agent.errors import BadInput, Conflict, NotFound
-from online_agent.store.models import Episode
+from online_agent.store.models import Episode, table_of
 from online_agent.store.records import EpisodeNew, EpisodeRecord, Page
 from online_agent.store.repositories.base import check_limit, check_name, new_id
 from online_agent.store.repositories.grading import GradingRows
@@ -28,7 +28,7 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
         now = self._now()
         episode_id = new_id("ep", now)
         self._db.execute(
-            insert(Episode),
+            _INSERT,
             {
                 "id": episode_id,
                 "tenant_id": check_name(new.tenant_id, "tenant_id"),
@@ -60,8 +60,7 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
 
     def get(self, tenant_id: str, episode_id: str) -> EpisodeRecord:
         """Raises NotFound, also for another tenant's episode."""
-        query = _ALL.where(Episode.tenant_id == tenant_id, Episode.id == episode_id)
-        row = self._db.execute(query).one_or_none()
+        row = self._db.execute(_GET, {"of_tenant": tenant_id, "of_episode": episode_id}).one_or_none()
         if row is None:
             raise NotFound(f"no episode {episode_id!r}")
         return _episode(row)
@@ -78,15 +77,15 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
         """
         if stop_reason is StopReason.OUTAGE:
             raise BadInput("an outage is not a result: record it with fail()")
-        reason = func.coalesce(Episode.untrainable_reason, _no_signal(stop_reason))
         values = {
-            "status": EpisodeStatus.FINISHED,
+            "of_episode": episode_id,
             "stop_reason": stop_reason,
             "artifact": None if artifact is None else artifact.to_json(),
-            "untrainable_reason": reason,
+            "reason": CANCELLED if stop_reason is StopReason.CANCELLED else None,
             "finished_at": self._now(),
         }
-        self._move(episode_id, (EpisodeStatus.OPEN,), values)
+        if self._db.execute(_FINISH, values).rowcount == 0:
+            raise self._refused_move(episode_id, EpisodeStatus.FINISHED)
 
     def fail(self, episode_id: str, reason: str) -> None:
         """An outage (engine, sandbox, verifier) ended the episode: no reward, never trained on."""
@@ -170,20 +169,35 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
     def _move(self, episode_id: str, from_statuses: Collection[EpisodeStatus], values: dict[str, Any]) -> None:
         statement = update(Episode).where(Episode.id == episode_id, Episode.status.in_(from_statuses)).values(values)
         if self._db.execute(statement).rowcount == 0:
-            status = self._db.execute(select(Episode.status).where(Episode.id == episode_id)).scalar_one_or_none()
-            if status is None:
-                raise NotFound(f"no episode {episode_id!r}")
-            to_status = values.get("status", "untrainable")
-            raise Conflict(f"episode {episode_id} is {status}: it cannot become {to_status}")
+            raise self._refused_move(episode_id, values.get("status", "untrainable"))
+
+    def _refused_move(self, episode_id: str, to_status: str) -> NotFound | Conflict:
+        status = self._db.execute(select(Episode.status).where(Episode.id == episode_id)).scalar_one_or_none()
+        if status is None:
+            return NotFound(f"no episode {episode_id!r}")
+        return Conflict(f"episode {episode_id} is {status}: it cannot become {to_status}")
 
 
-_ALL = select(*Episode.__table__.columns)
-
-
-def _no_signal(stop_reason: StopReason) -> Any:
-    if stop_reason is StopReason.CANCELLED:
-        return CANCELLED
-    return case((Episode.num_action_tokens == 0, NO_ACTION_TOKENS))
+_EPISODES = table_of(Episode)
+_OF = _EPISODES.c
+_ALL = select(*_OF)
+_INSERT = insert(_EPISODES)
+_GET = _ALL.where(_OF.tenant_id == bindparam("of_tenant"), _OF.id == bindparam("of_episode"))
+_FINISH = (
+    update(_EPISODES)
+    .where(_OF.id == bindparam("of_episode"), _OF.status == literal_column(f"'{EpisodeStatus.OPEN}'"))
+    .values(
+        status=literal_column(f"'{EpisodeStatus.FINISHED}'"),
+        stop_reason=bindparam("stop_reason"),
+        artifact=bindparam("artifact"),
+        untrainable_reason=func.coalesce(
+            _OF.untrainable_reason,
+            bindparam("reason", type_=Text),
+            case((_OF.num_action_tokens == 0, literal_column(f"'{NO_ACTION_TOKENS}'"))),
+        ),
+        finished_at=bindparam("finished_at"),
+    )
+)
 
 
 def _episode(row: Any) -> EpisodeRecord:

@@ -4,15 +4,68 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, Update, bindparam, literal_column, null, select, update
 
 from envs.types import Artifact, Verdict
 from online_agent.errors import Conflict, NotFound
-from online_agent.store.models import Episode
+from online_agent.store.models import Episode, table_of
 from online_agent.store.records import GradingClaim
 from online_agent.store.repositories.base import Repository, check_limit, check_name
 from online_agent.store.rewards import check_reward
 from online_agent.types import EpisodeStatus
+
+_EPISODES = table_of(Episode)
+_OF = _EPISODES.c
+
+
+def _claim_where(chosen: ColumnElement[bool]) -> Update:
+    """Leases the chosen episodes and says what a grader needs. Statements of the hot path are built once."""
+    return (
+        update(_EPISODES)
+        .where(chosen)
+        .values(
+            grader=bindparam("worker"),
+            grading_expires_at=bindparam("lease_ends"),
+            num_grading_attempts=_OF.num_grading_attempts + 1,
+        )
+        .returning(
+            _OF.id,
+            _OF.tenant_id,
+            _OF.env,
+            _OF.task_id,
+            _OF.task,
+            _OF.artifact,
+            _OF.num_grading_attempts,
+            _OF.finished_at,
+        )
+    )
+
+
+_FREE = (_OF.status == literal_column(f"'{EpisodeStatus.FINISHED}'")) & (
+    _OF.grading_expires_at.is_(None) | (_OF.grading_expires_at <= bindparam("now"))
+)
+_OLDEST = (
+    select(_OF.id)
+    .where(_FREE)
+    .order_by(_OF.finished_at, _OF.id)
+    .limit(bindparam("num"))
+    .with_for_update(skip_locked=True)
+)
+_CLAIM_OLDEST = _claim_where(_OF.id.in_(_OLDEST))
+_CLAIM_ONE = _claim_where((_OF.id == bindparam("of_episode")) & _FREE)
+_GRADE = (
+    update(_EPISODES)
+    .where(_OF.id == bindparam("of_episode"), _OF.status == literal_column(f"'{EpisodeStatus.FINISHED}'"))
+    .values(
+        status=literal_column(f"'{EpisodeStatus.GRADED}'"),
+        reward=bindparam("reward"),
+        is_success=bindparam("is_success"),
+        evidence=bindparam("evidence"),
+        graded_at=bindparam("graded_at"),
+        grader=null(),
+        grading_expires_at=null(),
+    )
+)
 
 
 class GradingRows(Repository):
@@ -25,36 +78,12 @@ class GradingRows(Repository):
         """
         check_name(worker, "worker")
         now = self._now()
-        free = or_(Episode.grading_expires_at.is_(None), Episode.grading_expires_at <= now)
-        query = (
-            select(Episode.id)
-            .where(Episode.status == EpisodeStatus.FINISHED, free)
-            .order_by(Episode.finished_at, Episode.id)
-            .limit(check_limit(limit))
-            .with_for_update(skip_locked=True)
-        )
-        if episode_id is not None:
-            query = query.where(Episode.id == episode_id)
-        ids = list(self._db.execute(query).scalars())
-        if not ids:
-            return []
-        leased = {
-            "grader": worker,
-            "grading_expires_at": now + lease_s,
-            "num_grading_attempts": Episode.num_grading_attempts + 1,
-        }
-        self._db.execute(update(Episode).where(Episode.id.in_(ids)).values(leased))
-        claimed = select(
-            Episode.id,
-            Episode.tenant_id,
-            Episode.env,
-            Episode.task_id,
-            Episode.task,
-            Episode.artifact,
-            Episode.num_grading_attempts,
-        )
-        rows = self._db.execute(claimed.where(Episode.id.in_(ids)).order_by(Episode.finished_at, Episode.id))
-        return [_claim(row, now + lease_s) for row in rows]
+        values = {"worker": worker, "now": now, "lease_ends": now + lease_s, "num": check_limit(limit)}
+        if episode_id is None:
+            rows = self._db.execute(_CLAIM_OLDEST, values).all()
+        else:
+            rows = self._db.execute(_CLAIM_ONE, {**values, "of_episode": episode_id}).all()
+        return [_claim(row, now + lease_s) for row in sorted(rows, key=lambda row: (row.finished_at, row.id))]
 
     def release_grading(self, episode_id: str, worker: str) -> None:
         """The worker gives its lease back, so that the next one can try at once."""
@@ -67,16 +96,13 @@ class GradingRows(Repository):
         Raises BadInput naming a reward that is not finite or outside [-1, 1].
         """
         values = {
-            "status": EpisodeStatus.GRADED,
+            "of_episode": episode_id,
             "reward": check_reward(verdict.reward),
             "is_success": verdict.is_success,
             "evidence": dict(verdict.evidence),
             "graded_at": self._now(),
-            "grader": None,
-            "grading_expires_at": None,
         }
-        finished = (Episode.id == episode_id, Episode.status == EpisodeStatus.FINISHED)
-        if self._db.execute(update(Episode).where(*finished).values(values)).rowcount == 0:
+        if self._db.execute(_GRADE, values).rowcount == 0:
             status = self._db.execute(select(Episode.status).where(Episode.id == episode_id)).scalar_one_or_none()
             if status is None:
                 raise NotFound(f"no episode {episode_id!r}")

@@ -5,15 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import case, func, insert, select, update
+from sqlalchemy import Integer, Text, Update, bindparam, case, func, insert, literal_column, select, update
 
 from envs.types import Observation
 from online_agent.errors import Conflict, MisalignedEpisode, NotFound
 from online_agent.store.encoding import pack_spans, unpack_spans
-from online_agent.store.models import Episode, Turn
+from online_agent.store.models import Episode, Turn, table_of
 from online_agent.store.records import TurnNew, TurnRecord
 from online_agent.store.repositories.base import Repository
 from online_agent.types import EpisodeStatus, Span, SpanKind, ToolCall
+
+_EPISODES, _TURNS = table_of(Episode), table_of(Turn)
+
+
+def _count_turn() -> Update:
+    """The open episode has one more turn. Built once: building it costs more than running it."""
+    of = _EPISODES.c
+    number, reason = bindparam("number", type_=Integer), bindparam("reason", type_=Text)
+    oldest, newest = bindparam("oldest", type_=Integer), bindparam("newest", type_=Integer)
+    return (
+        update(_EPISODES)
+        .where(of.id == bindparam("of_episode"), of.status == literal_column(f"'{EpisodeStatus.OPEN}'"))
+        .where(number.is_(None) | (of.num_turns == number))
+        .values(
+            num_turns=of.num_turns + 1,
+            num_action_tokens=of.num_action_tokens + bindparam("action_tokens"),
+            num_tool_calls=of.num_tool_calls + bindparam("tool_calls"),
+            num_tool_errors=of.num_tool_errors + bindparam("tool_errors"),
+            oldest_version=case(
+                (of.oldest_version.is_(None) | (of.oldest_version > oldest), oldest), else_=of.oldest_version
+            ),
+            newest_version=case(
+                (of.newest_version.is_(None) | (of.newest_version < newest), newest), else_=of.newest_version
+            ),
+            untrainable_reason=func.coalesce(of.untrainable_reason, reason),
+        )
+        .returning(of.num_turns, of.tenant_id)
+    )
+
+
+_COUNT_TURN = _count_turn()
+_INSERT_TURN = insert(_TURNS)
 
 
 class TurnRows(Repository):
@@ -23,28 +55,11 @@ class TurnRows(Repository):
         Spans that do not line up are stored as they came, and the episode becomes untrainable with the reason.
         Raises NotFound, or Conflict when the episode is no longer open or ``new.number`` is not the next one.
         """
-        reason = _misalignment(new)
-        versions = [run.version for span in new.spans for run in span.version_runs if run.end > run.start]
-        values: dict[str, Any] = {
-            "num_turns": Episode.num_turns + 1,
-            "num_action_tokens": Episode.num_action_tokens + _num_action_tokens(new),
-            "num_tool_calls": Episode.num_tool_calls + len(new.tool_calls),
-            "num_tool_errors": Episode.num_tool_errors + sum(o.is_error for o in new.observations),
-        }
-        if versions:
-            values["oldest_version"] = _extreme(Episode.oldest_version, min(versions), is_oldest=True)
-            values["newest_version"] = _extreme(Episode.newest_version, max(versions), is_oldest=False)
-        if reason is not None:
-            values["untrainable_reason"] = func.coalesce(Episode.untrainable_reason, reason)
-        is_next = [Episode.id == episode_id, Episode.status == EpisodeStatus.OPEN]
-        if new.number is not None:
-            is_next.append(Episode.num_turns == new.number)
-        statement = update(Episode).where(*is_next).values(values).returning(Episode.num_turns, Episode.tenant_id)
-        row = self._db.execute(statement).one_or_none()
+        row = self._db.execute(_COUNT_TURN, _counts(episode_id, new)).one_or_none()
         if row is None:
             raise self._refused(episode_id, new.number)
         number = int(row.num_turns) - 1
-        self._db.execute(insert(Turn), _turn_values(episode_id, number, row.tenant_id, new, self._now()))
+        self._db.execute(_INSERT_TURN, _turn_values(episode_id, number, row.tenant_id, new, self._now()))
         return number
 
     def turns(self, episode_id: str) -> list[TurnRecord]:
@@ -87,9 +102,18 @@ def _num_action_tokens(new: TurnNew) -> int:
     return sum(len(span.token_ids) for span in new.spans if span.kind is SpanKind.ACTION)
 
 
-def _extreme(column: Any, value: int, *, is_oldest: bool) -> Any:
-    replaces = column > value if is_oldest else column < value
-    return case((column.is_(None) | replaces, value), else_=column)
+def _counts(episode_id: str, new: TurnNew) -> dict[str, Any]:
+    versions = [run.version for span in new.spans for run in span.version_runs if run.end > run.start]
+    return {
+        "of_episode": episode_id,
+        "number": new.number,
+        "action_tokens": _num_action_tokens(new),
+        "tool_calls": len(new.tool_calls),
+        "tool_errors": sum(observation.is_error for observation in new.observations),
+        "oldest": min(versions, default=None),
+        "newest": max(versions, default=None),
+        "reason": _misalignment(new),
+    }
 
 
 def _turn_values(episode_id: str, number: int, tenant_id: str, new: TurnNew, now: float) -> dict[str, Any]:
