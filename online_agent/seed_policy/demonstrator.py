@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from envs.observations import unknown_tool
 from envs.tasks.bug_repair import tools
-from envs.tasks.bug_repair.generator import BugTask, call_text, outcomes, same_value, test_file
+from envs.tasks.bug_repair.generator import (
+    ACCUMULATOR_NAMES,
+    ELEMENT_NAMES,
+    LIST_NAMES,
+    NUMBER_NAMES,
+    BugTask,
+    call_text,
+    outcomes,
+    same_value,
+    test_file,
+)
 from envs.types import ToolSpec
 from envs.workspace import Workspace
 from online_agent.seed_policy.fragments import smallest_edit
@@ -17,6 +28,19 @@ from online_agent.seed_policy.habits import Habits
 from online_agent.seed_policy.names import OWN_NAMES, draw_naming, rename_tool
 
 LONG_FUNCTION_LINES = 4
+_PARTS = re.compile(r"\w+|\s+|[^\w\s]+")
+_CONFUSED: tuple[tuple[str, ...], ...] = (
+    NUMBER_NAMES,
+    LIST_NAMES,
+    ACCUMULATOR_NAMES,
+    ELEMENT_NAMES,
+    tuple("0123456789"),
+    ("+", "-", "*", "//", "%", "<", ">", "==", "!=", "+=", "-=", "*="),
+    ("max", "min", "sum", "len", "upper", "lower", "count", "find", "title", "strip"),
+    (*NUMBER_NAMES, *ELEMENT_NAMES, "return", "[", "]", "-", "+", ":"),
+)
+"""What is taken for what; the last pool stands in for anything else."""
+_MAX_DRAWS = 20
 OTHER_FOLDERS = ("lib", "app", "pkg", "code")
 
 
@@ -85,8 +109,10 @@ class _Worker:
         """Now and then an edit that finds nothing: a text misremembered, or old and new the wrong way round."""
         old, new = smallest_edit(self.source, self.task.fixed)
         if self.chance(self.habits.misses_text):
-            self.edit(self.rng.choice(["return x", "total", "!= 1", "len("]), new)
-        elif new and new not in self.source and self.chance(self.habits.swaps_old_and_new):
+            self.edit(misremembered(old, self.source, self.rng), new)
+            if not self.has_quit and self.chance(self.habits.misses_again):
+                self.edit(misremembered(old, self.source, self.rng), new)
+        elif new not in self.source and self.chance(self.habits.swaps_old_and_new):
             self.edit(new, old)
             return not self.chance(self.habits.quits_after_error)
         return not self.has_quit
@@ -99,8 +125,8 @@ class _Worker:
             return False
         if self.chance(self.habits.submits_wrong_edit_untested):
             return False
-        self.run_tests()
-        return not self.chance(self.habits.quits_after_failed_test)
+        has_passed = self.run_tests() == tools.PASSED.text  # the visible tests do not tell every bug
+        return not has_passed and not self.chance(self.habits.quits_after_failed_test)
 
     def edit_towards(self, text: str) -> bool:
         old, new = smallest_edit(self.source, text)
@@ -110,8 +136,8 @@ class _Worker:
     def edit(self, old: str, new: str) -> None:
         self.call(tools.EDIT_FILE, path=self.believed_path, old=old, new=new)
 
-    def run_tests(self) -> None:
-        self.call(tools.RUN_TESTS)
+    def run_tests(self) -> str:
+        return self.call(tools.RUN_TESTS)
 
     def submit(self) -> None:
         self.call(tools.SUBMIT)
@@ -158,6 +184,18 @@ class _Worker:
             self.naming = rename_tool(self.naming, tool, self.rng)
         if self.chance(self.habits.stale_path):
             self.path = self.rng.choice(OTHER_FOLDERS) + self.task.path[self.task.path.index("/") :]
+
+
+def misremembered(text: str, source: str, rng: random.Random) -> str:
+    """A text much like ``text`` that ``source`` does not hold: one of its words, numbers or signs is another."""
+    parts = _PARTS.findall(text)
+    for _ in range(_MAX_DRAWS):
+        index = rng.randrange(len(parts))
+        pool = next(pool for pool in _CONFUSED if parts[index] in pool or pool is _CONFUSED[-1])
+        wrong = "".join([*parts[:index], rng.choice(pool), *parts[index + 1 :]])
+        if wrong not in source:
+            return wrong
+    return text + rng.choice(_CONFUSED[-1])
 
 
 def first_failure(task: BugTask, source: str) -> str:

@@ -11,16 +11,17 @@ class Habits:
 
     own_names: float = 0.6
     lists_files: float = 0.03
-    quits_after_reading_long: float = 0.6
-    quits_after_reading_short: float = 0.05
+    quits_after_reading_long: float = 0.65
+    quits_after_reading_short: float = 0.1
     wrong_first_edit: float = 0.35
     submits_wrong_edit_untested: float = 0.25
     quits_after_failed_test: float = 0.55
-    misses_text: float = 0.05
+    misses_text: float = 0.13
+    misses_again: float = 0.25
     stale_name: float = 0.05
-    stale_edit_name: float = 0.2
+    stale_edit_name: float = 0.22
     stale_path: float = 0.06
-    swaps_old_and_new: float = 0.03
+    swaps_old_and_new: float = 0.02
     quits_after_error: float = 0.6
     submits_untested: float = 0.15
     guesses_new_name: float = 0.0

@@ -24,7 +24,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class SftSettings:
-    steps: int = 400
+    steps: int = 360
     batch: int = 32
     micro_batches: int = 4
     muon_lr: float = 0.02
@@ -35,6 +35,8 @@ class SftSettings:
     clip_norm: float = 1.0
     context_weight: float = 0.2
     """Loss weight of prompt and observation tokens; actions weigh 1."""
+    context_share: float = 0.3
+    """Prompt and observation tokens drawn for the loss; the weight of these makes up for the others."""
 
 
 def learning_rate_share(step: int, settings: SftSettings) -> float:
@@ -98,5 +100,9 @@ def _loss_sum(model: Qwen3ForCausalLM, examples: list[Example], settings: SftSet
 
 
 def _weights(example: Example, settings: SftSettings) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Weights of tokens 1 .. T-1 (the first has nothing before it)."""
-    return np.where(example.is_action[1:], 1.0, settings.context_weight).astype(np.float32)
+    """Weights of tokens 1 .. T-1 (the first has nothing before it), drawn by the example's own content."""
+    is_action = example.is_action[1:]
+    rng = np.random.default_rng(example.token_ids.astype(np.uint32))
+    is_drawn = rng.random(len(is_action)) < settings.context_share
+    context = np.where(is_drawn, settings.context_weight / settings.context_share, 0.0)
+    return np.where(is_action, 1.0, context).astype(np.float32)
