@@ -37,7 +37,10 @@ class StepOut(Answer):
 
 
 class TrainingOut(Answer):
-    """``queue`` counts episodes by status; ``steps`` are the last few, newest first."""
+    """``num_ready`` episodes wait for a step (graded, trainable, not held out), ``num_ungraded`` for their verdict.
+
+    ``queue`` counts all episodes by status; ``steps`` are the last few, newest first.
+    """
 
     state: Literal["paused", "stepping", "waiting"]
     is_paused: bool
@@ -45,6 +48,8 @@ class TrainingOut(Answer):
     serving_version: int | None
     batch_episodes: int
     max_staleness_versions: int
+    num_ready: int
+    num_ungraded: int
     queue: dict[str, int]
     drops_by_reason: dict[str, int]
     episodes_trained_twice: int

@@ -19,7 +19,7 @@ async def overview(runtime: Runtime) -> TrainingOut:
 
     def collect(tx: Transaction) -> TrainingOut:
         control, steps, serving = tx.control.get(), tx.steps.last(NUM_LAST_STEPS), tx.weights.serving()
-        counts = tx.episodes.counts_by_status()
+        counts, queue = tx.episodes.counts_by_status(), tx.episodes.queue()
         return TrainingOut(
             state=_state(control.is_paused, steps),
             is_paused=control.is_paused,
@@ -27,6 +27,8 @@ async def overview(runtime: Runtime) -> TrainingOut:
             serving_version=serving.version if serving else None,
             batch_episodes=learner.batch_episodes,
             max_staleness_versions=learner.max_staleness_versions,
+            num_ready=queue.num_ready,
+            num_ungraded=queue.num_ungraded,
             queue={status.value: count for status, count in counts.items()},
             drops_by_reason=dict(tx.episodes.drops_by_reason()),
             episodes_trained_twice=tx.episodes.trained_twice(),

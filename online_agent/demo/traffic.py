@@ -50,7 +50,7 @@ class Traffic:
 
     def _regulate(self, state: dict[str, Any]) -> None:
         # One batch being trained, one ready when it ends: a third would only grow stale.
-        waiting = state["queue"]["finished"] + state["queue"]["graded"]
+        waiting = state["num_ready"] + state["num_ungraded"]
         has_room = waiting + self._in_flight < 1.75 * state["batch_episodes"]
         (self._room.set if has_room else self._room.clear)()
 
