@@ -9,6 +9,7 @@ from celery.signals import worker_ready
 
 from online_agent.config.environment import settings_of_environment
 from online_agent.jobs.app import make_app
+from online_agent.jobs.watch import add_silence_watch
 from online_agent.supervisor.readiness import announce_ready
 from online_agent.telemetry.logging import setup_logging
 
@@ -18,6 +19,7 @@ def main() -> None:
     settings = settings_of_environment()
     setup_logging("worker", settings)
     app = make_app(settings)
+    add_silence_watch(app)
 
     def keep_our_logging(**_: Any) -> None:
         """Connected, so that Celery installs no handlers of its own."""
