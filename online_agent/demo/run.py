@@ -9,6 +9,7 @@ Every evaluation draws fresh held-out tasks; the number of updates is fixed, nev
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections import Counter
@@ -20,13 +21,16 @@ from typing import Any
 
 from rich.console import Console
 
-from online_agent.demo.client import Api, connect
+from online_agent.demo.client import Api, ApiFailure, connect
 from online_agent.demo.records import Journal, episodes_to_recover
 from online_agent.demo.report import write_report
 from online_agent.demo.service import running_service
+from online_agent.demo.summary import print_summary
 from online_agent.demo.traffic import Evaluator, Progress, Traffic
+from online_agent.errors import BadInput
 
 ENV = "bug_repair"
+POLICY = "the shipped 0.7M seed policy (rebuild it with `online-agent seed-policy`)"
 TASKS_PER_SEED = 1_000_000  # seeds never share a task
 RECOVERY_WINDOW = 128
 RECOVERY_SHARE = 0.9
@@ -184,17 +188,40 @@ class Demo:
 
 
 async def run_demo(plan: Plan, directory: Path, console: Console) -> dict[str, Any]:
-    """Run everything in a fresh ``directory`` and write the report there; returns the report."""
-    if directory.exists():
-        shutil.rmtree(directory)
+    """Run everything on a fresh service under ``directory`` and write the report there; returns the report."""
+    data_dir = directory / "service"
+    _clear(data_dir)
     started = time.monotonic()
     journal = Journal(seed=plan.seed)
     overrides = {"ONLINE_AGENT_LEARNER__SEED": str(plan.seed)}
     async with AsyncExitStack() as stack:
         with console.status("starting api, engine, learner, worker and Redis"):
-            service = await stack.enter_async_context(running_service(directory / "service", overrides))
+            service = await stack.enter_async_context(running_service(data_dir, overrides))
         console.print(f"[green]✓[/] everything runs [dim]({time.monotonic() - started:.0f} s, {service.url})[/]")
         api = await stack.enter_async_context(connect(service.url, service.key, journal.requests))
         await Demo(plan, api, journal, console).run()
     journal.facts["wall_seconds"] = round(time.monotonic() - started, 1)
+    journal.facts["policy"] = POLICY
     return write_report(journal, directory)
+
+
+def _clear(data_dir: Path) -> None:
+    """Remove the service data of an earlier demo, and nothing else. Raises BadInput for any other folder."""
+    if not data_dir.exists():
+        return
+    if any(data_dir.iterdir()) and not (data_dir / "online_agent.db").exists():
+        raise BadInput(f"{data_dir} is not the data of an earlier demo; name another --out", param="out")
+    shutil.rmtree(data_dir)
+
+
+def run(directory: Path, seed: int) -> int:
+    """The ``demo`` command: 0 when the run shows everything it has to, 1 when a gate was missed."""
+    console = Console()
+    console.print(f"[bold]online_agent demo[/], seed {seed}: {POLICY}")
+    try:
+        report = asyncio.run(run_demo(Plan(seed=seed), directory, console))
+    except* ApiFailure as failures:
+        console.print(f"[red]the API failed a request:[/] {failures.exceptions[0]}", highlight=False)
+        return 1
+    print_summary(console, report, directory)
+    return 0 if all(gate["met"] for gate in report["gates"]) else 1
