@@ -21,17 +21,32 @@ from tests.fakes.tiny_model import CONTEXT_LENGTH, VOCAB_SIZE, write_tiny_model
 START_TIMEOUT_S = 180.0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test comes first pays for the start of the server, within its own deadline."""
+    for item in items:
+        if item.get_closest_marker("engine") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(START_TIMEOUT_S + 120))
+
+
 @dataclass(frozen=True)
 class RealEngine:
     """A running server that serves ``model_dirs[1]`` as version 1 before each test."""
 
-    url: str
-    api_key: str
+    settings: EngineSettings
     model_dirs: dict[int, Path]
     process: EngineProcess
 
+    @property
+    def url(self) -> str:
+        return self.process.url
+
     def client(self) -> EngineClient:
-        return EngineClient(self.url, self.api_key, 60.0, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH)
+        return self.client_of(self.url)
+
+    def client_of(self, url: str) -> EngineClient:
+        """A client for any server started with these settings."""
+        key = self.settings.api_key.get_secret_value()
+        return EngineClient(url, key, 60.0, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +61,7 @@ def real_engine_process(model_dirs: dict[int, Path], tmp_path_factory: pytest.Te
     key = secrets.token_hex(16)
     settings = EngineSettings(api_key=SecretStr(key), max_total_tokens=16384, context_length=CONTEXT_LENGTH)
     process = EngineProcess(settings, model_dirs[1], 1, port=free_port(), run_dir=tmp_path_factory.mktemp("engine"))
-    engine = RealEngine(process.url, key, model_dirs, process)
+    engine = RealEngine(settings, model_dirs, process)
     process.start()
     try:
         asyncio.run(_wait(engine))

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,9 @@ from online_agent.errors import ConfigError
 CPU_STUB_DIR = Path(__file__).parent / "cpu_stub"
 STOP_GRACE_S = 15.0
 """SGLang needs up to ten seconds to take its children down, five of them a fixed sleep."""
+
+KILL_GRACE_S = 5.0
+POLL_S = 0.05
 
 CPU_ARGS = (
     "--device=cpu",
@@ -142,11 +146,19 @@ class EngineProcess:
         family = _family(self._process.pid)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        psutil.wait_procs(family, timeout=grace_s)
-        for process in family:
-            if process.is_running():
-                process.kill()
+        for process in self._left_after(grace_s, family):
+            process.kill()
+        self._left_after(KILL_GRACE_S, family)
         self._process.wait()
+
+    def _left_after(self, timeout_s: float, family: list[psutil.Process]) -> list[psutil.Process]:
+        """Who of the family still runs once all are gone or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while (alive := _alive(family)) and time.monotonic() < deadline:
+            if self._process is not None:
+                self._process.poll()  # reaps it
+            time.sleep(POLL_S)
+        return alive
 
     def log_tail(self, max_bytes: int = 4000) -> str:
         """The end of the server's log, to say why it did not start."""
@@ -166,6 +178,18 @@ class EngineProcess:
             # JSON is YAML. One key for both: the admin routes refuse a missing admin key with the api key alone.
             file.write(orjson.dumps({"api-key": key, "admin-api-key": key}))
         return key_file
+
+
+def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run. An orphan that nobody reaps stays a zombie for ever: it runs no more."""
+    alive = []
+    for process in processes:
+        try:
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return alive
 
 
 def _family(pid: int) -> list[psutil.Process]:

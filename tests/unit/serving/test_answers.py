@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from online_agent.errors import EngineProtocolError
+from online_agent.serving.answers import error_message, parse_generation, parse_version
+from online_agent.types import VersionRun
+
+ENGINE = "http://engine"
+
+
+def answer(ids: list[int], **meta: Any) -> dict[str, Any]:
+    defaults: dict[str, Any] = {
+        "finish_reason": {"type": "stop", "matched": 2},
+        "prompt_tokens": 9,
+        "cached_tokens": 4,
+        "num_retractions": 1,
+        "weight_version": "7",
+        "weight_versions": [{"version": "7", "start": 0, "end": len(ids)}],
+        "output_token_logprobs": [[-0.5, token_id, None] for token_id in ids],
+    }
+    return {"output_ids": ids, "meta_info": defaults | meta}
+
+
+def test_an_answer_is_read_as_it_came() -> None:
+    generation = parse_generation(answer([11, 12, 2]), ENGINE)
+    assert generation.token_ids.tolist() == [11, 12, 2]
+    assert generation.logprobs.tolist() == [-0.5, -0.5, -0.5]
+    assert generation.version_runs == (VersionRun(7, 0, 3),)
+    assert (generation.finish_reason, generation.misalignment) == ("stop", None)
+    assert (generation.num_prompt_tokens, generation.num_cached_tokens, generation.num_retractions) == (9, 4, 1)
+
+
+def test_c09_a_null_log_prob_stays_nan_and_is_named() -> None:
+    triples = [[-0.5, 11, None], [None, 12, None]]
+    generation = parse_generation(answer([11, 12], output_token_logprobs=triples), ENGINE)
+    assert generation.misalignment == "http://engine, version 7: the log-prob at position 1 is null"
+    assert generation.logprobs[0] == np.float32(-0.5)
+    assert np.isnan(generation.logprobs[1])
+    assert generation.token_ids.tolist() == [11, 12]
+
+
+@pytest.mark.parametrize(
+    ("meta", "problem"),
+    [
+        ({"output_token_logprobs": [[-0.5, 11, None]]}, "2 ids but 1 log-probs"),
+        ({"output_token_logprobs": [[-0.5, 11, None], [-0.5, 13, None]]},
+         "position 1 has id 12 but the log-prob of id 13"),
+        ({"output_token_logprobs": None}, "the answer has no output_token_logprobs"),
+        ({"output_token_logprobs": [[float("-inf"), 11, None], [-0.5, 12, None]]},
+         "the log-prob at position 0 is -inf"),
+        ({"weight_versions": None}, "weight versions cover 0 of 2 ids"),
+        ({"weight_versions": [{"version": "default", "start": 0, "end": 2}]}, "weight versions cover 0 of 2 ids"),
+        ({"weight_versions": [{"version": "7", "start": 1, "end": 2}]}, "weight versions leave a gap at position 0"),
+        ({"weight_versions": [{"version": "7", "start": 0, "end": 1}]}, "weight versions cover 1 of 2 ids"),
+        ({"weight_versions": [{"version": "7", "start": 0, "end": 3}]}, "weight versions cover 3 of 2 ids"),
+    ],
+)  # fmt: skip
+def test_what_does_not_line_up_is_said_and_the_ids_are_kept(meta: dict[str, Any], problem: str) -> None:
+    generation = parse_generation(answer([11, 12], **meta), ENGINE)
+    assert generation.misalignment == f"http://engine, version 7: {problem}"
+    assert generation.token_ids.tolist() == [11, 12]
+
+
+def test_empty_version_spans_are_left_out() -> None:
+    spans = [
+        {"version": "6", "start": 0, "end": 0},
+        {"version": "7", "start": 0, "end": 1},
+        {"version": "8", "start": 1, "end": 2},
+    ]
+    generation = parse_generation(answer([11, 12], weight_versions=spans), ENGINE)
+    assert generation.version_runs == (VersionRun(7, 0, 1), VersionRun(8, 1, 2))
+    assert generation.misalignment is None
+
+
+def test_c10_null_log_probs_of_input_tokens_do_not_matter() -> None:
+    generation = parse_generation(answer([11], input_token_logprobs=[[None, 5, None], [-1.0, 6, None]]), ENGINE)
+    assert generation.misalignment is None
+
+
+@pytest.mark.parametrize("body", [None, [], "text", {}, {"output_ids": [1]}, {"meta_info": {}, "output_ids": ["1"]},
+                                  {"meta_info": {}, "output_ids": [True]}])  # fmt: skip
+def test_an_answer_without_ids_is_an_error(body: Any) -> None:
+    with pytest.raises(EngineProtocolError, match="no output_ids or no meta_info"):
+        parse_generation(body, ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("label", "version"),
+    [("12", 12), ("0", 0), ("default", None), ("v7", None), ("-1", None), ("", None), (7, None), ("１２", None)],
+)
+def test_only_decimal_labels_are_versions(label: object, version: int | None) -> None:
+    assert parse_version(label) == version
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "too long"}},
+        {"error": "too long"},
+        {"object": "error", "message": "too long", "code": 400},
+        {"success": False, "message": "too long"},
+        "too long",
+    ],
+)
+def test_every_error_shape_of_the_engine_gives_its_text(body: Any) -> None:
+    assert error_message(body) == "too long"
