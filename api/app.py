@@ -6,17 +6,13 @@ environment (``ONLINE_AGENT_*``).
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from api import (
-    errors,
-)
+from api import errors
 from api.adaptation.router import router as adaptation
 from api.auth import Authentication
 from api.changes.router import router as changes
@@ -34,17 +30,12 @@ from api.shutdown import draining_on_sigterm
 from api.start import open_runtime
 from api.training.router import router as training
 from api.weights.router import router as weights
-from online_agent.config.settings import Settings, load_settings
+from online_agent.config.environment import settings_of_environment
+from online_agent.config.settings import Settings
 
 ROUTERS = (episodes, feedback, weights, training, envs, changes, adaptation, events, keys, health, dashboard)
 
 OpenRuntime = Callable[[Settings], AbstractAsyncContextManager[Runtime]]
-
-
-def settings_of_environment() -> Settings:
-    """The settings of a process that was started without arguments. Raises ConfigError."""
-    file = os.environ.get("ONLINE_AGENT_CONFIG")
-    return load_settings(Path(file) if file else None)
 
 
 def create_app(settings: Settings | None = None, opener: OpenRuntime = open_runtime) -> FastAPI:

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from online_agent.agent.runner import EpisodeRunner
-
 from api.runtime import Runtime
 from envs.registry import build_environments
 from envs.sandbox.nsjail import NsjailSandbox
+from online_agent.agent.runner import EpisodeRunner
 from online_agent.config.settings import SandboxSettings, Settings
 from online_agent.errors import ConfigError
 from online_agent.jobs.enqueue import JobQueue, tolerant
@@ -27,7 +26,13 @@ NUM_THREADS = 4  # SQLite has one writer; more threads would only queue in the d
 
 @asynccontextmanager
 async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
-    """Everything a handler reaches, open inside the block. Raises ConfigError when there are no weights to serve."""
+    """Everything a handler reaches, open inside the block.
+
+    Raises ConfigError when no engine or broker is named or there are no weights to serve, NoSandbox when this machine
+    cannot run untrusted code safely.
+    """
+    if not settings.engine.url:
+        raise ConfigError("engine.url is empty: give the address of an engine, or start all with 'online-agent up'")
     async with AsyncExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="api"))
         db = Database(settings.database_url, settings.database.busy_timeout_s)
