@@ -90,15 +90,8 @@ class EpisodeRunner:
         that does not serve, Busy when the queue is full or the server shuts down.
         """
         self._admit()
-        try:
-            environment = await self._environment(request.env)
-            new = self._episode(tenant_id, key_id, request, environment)
-            episode_id = await self._recorder.open(new)
-            self._launch(episode_id, request, environment)
-        except BaseException:
-            self._num_admitted -= 1
-            raise
-        return episode_id
+        # A caller that leaves half-way must not leave a row behind that no task will ever close.
+        return await asyncio.shield(asyncio.ensure_future(self._open(tenant_id, key_id, request)))
 
     async def wait(self, episode_id: str, timeout_s: float) -> EpisodeRecord:
         """The episode once it is graded or failed, or as it stands after ``timeout_s``. Raises NotFound."""
@@ -168,6 +161,16 @@ class EpisodeRunner:
         if self._num_admitted >= limit:
             raise Busy(f"{limit} episodes are under way", retry_after_s=BUSY_RETRY_S)
         self._num_admitted += 1
+
+    async def _open(self, tenant_id: str, key_id: str | None, request: EpisodeRequest) -> str:
+        try:
+            environment = await self._environment(request.env)
+            episode_id = await self._recorder.open(self._episode(tenant_id, key_id, request, environment))
+        except BaseException:
+            self._num_admitted -= 1
+            raise
+        self._launch(episode_id, request, environment)
+        return episode_id
 
     async def _environment(self, name: str) -> ChangedEnvironment:
         base = self._environments.get(name)

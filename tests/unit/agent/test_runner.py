@@ -120,6 +120,17 @@ async def test_what_does_not_exist_is_refused_by_name_and_takes_no_slot(desk: De
     assert desk.runner.num_in_flight == 0
 
 
+async def test_a_caller_that_leaves_while_the_episode_is_created_leaves_no_row_open(desk: Desk) -> None:
+    desk.say(SUBMIT)
+    caller = asyncio.create_task(desk.start())
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await until(lambda: len(desk.finished) == 1)
+    assert desk.record(desk.finished[0]).stop_reason is StopReason.SUBMITTED
+
+
 async def test_draining_finishes_what_is_under_way_and_cancels_what_is_late(desk: Desk) -> None:
     desk.engine.token_delay_s = 0.01
     desk.say(SUBMIT)
