@@ -20,7 +20,8 @@ from online_agent.store.encoding import to_json
 WAL_AUTOCHECKPOINT_PAGES = 1000
 JOURNAL_SIZE_LIMIT_BYTES = 16 * 1024 * 1024
 POOL_SIZE = 8
-MAX_OVERFLOW = 64
+# A SQLite connection is a file handle; PostgreSQL serves 100 connections to all processes together by default.
+MAX_OVERFLOW = {"sqlite": 64, "postgresql": 8}
 
 
 def database_url(url: str) -> URL:
@@ -70,7 +71,7 @@ def _create(url: URL, connect_args: dict[str, Any], **options: Any) -> Engine:
         url,
         connect_args=connect_args,
         pool_size=POOL_SIZE,
-        max_overflow=MAX_OVERFLOW,
+        max_overflow=MAX_OVERFLOW[url.get_backend_name()],
         json_serializer=to_json,
         **options,
     )

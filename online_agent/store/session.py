@@ -35,6 +35,7 @@ from online_agent.store.repositories.weights import WeightRepository
 
 WAL_LIMIT_BYTES = 32 * 1024 * 1024
 _WAL_CHECK_EVERY = 128
+_WAL_GAP_MS = 250
 
 Clock = Callable[[], float]
 
@@ -177,7 +178,9 @@ class Database:
         """Overlapping readers can keep SQLite from restarting its log; past the limit, wait for a gap and cut it."""
         if self.wal_bytes() > WAL_LIMIT_BYTES:
             with self._reader.connect() as connection:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout={_WAL_GAP_MS}").close()
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
+                connection.exec_driver_sql(f"PRAGMA busy_timeout={int(self._busy_timeout_s * 1000)}").close()
 
     def _drop_inherited(self) -> None:
         self._lock = threading.Lock()

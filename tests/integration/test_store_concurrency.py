@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from online_agent.errors import Busy, Conflict
+from online_agent.errors import Busy, Conflict, StorageFull
+from online_agent.store.models.episodes import QUEUED
 from online_agent.store.records import Done, Fresh, Running
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus
@@ -242,3 +243,46 @@ def test_numbers_taken_at_the_same_time_differ(db: Database) -> None:
 
     _run_all([take] * 6)
     assert sorted(numbers) == list(range(30))
+
+
+def test_a_reader_that_pins_the_log_delays_a_writer_only_for_a_moment(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("online_agent.store.session.WAL_LIMIT_BYTES", 1)
+    monkeypatch.setattr("online_agent.store.session._WAL_CHECK_EVERY", 1)
+    db = Database(sqlite_url, busy_timeout_s=30.0)
+    with db._reader.connect() as pinned:
+        pinned.exec_driver_sql("BEGIN")
+        pinned.exec_driver_sql("SELECT count(*) FROM events").all()
+        started_at = time.monotonic()
+        with db.transaction() as tx:
+            tx.events.add("written", {})
+        assert time.monotonic() - started_at < 10.0
+        pinned.exec_driver_sql("ROLLBACK")
+    db.close()
+
+
+def test_a_full_disk_is_named_and_loses_nothing_that_was_committed(sqlite_url: str) -> None:
+    """SQLite's page limit stands in for the disk: it fails with the same error."""
+    db = Database(sqlite_url)
+    with db.transaction() as tx:
+        tx.events.add("before", {})
+        num_pages = tx.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        tx.connection.exec_driver_sql(f"PRAGMA max_page_count = {num_pages + 2}").close()
+    with pytest.raises(StorageFull, match="no space left"), db.transaction() as tx:
+        tx.events.add("big", {"text": "x" * 100_000})
+    with db.transaction() as tx:
+        tx.connection.exec_driver_sql("PRAGMA max_page_count = 1000000").close()
+        tx.events.add("after", {})
+    with db.reading() as tx:
+        assert [event.kind for event in tx.events.list()] == ["before", "after"]
+    db.close()
+
+
+def test_the_training_queue_is_read_from_its_own_index_in_order(sqlite_url: str) -> None:
+    db = Database(sqlite_url)
+    query = f"EXPLAIN QUERY PLAN SELECT id FROM episodes WHERE {QUEUED} ORDER BY finished_at, id LIMIT 64"
+    with db.reading() as tx:
+        (step,) = tx.connection.exec_driver_sql(query).all()
+    assert "USING INDEX ix_episodes_queue" in step[3]
+    db.close()

@@ -15,11 +15,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import String, cast, func, insert, literal, select, update
+from sqlalchemy import String, cast, func, insert, literal, select, text, update
 
 from online_agent.errors import BadInput, MisalignedEpisode
 from online_agent.store.encoding import unpack_spans
 from online_agent.store.models import Episode, Feedback, Step, StepEpisode, Turn, WeightVersion
+from online_agent.store.models.episodes import QUEUED
 from online_agent.store.records import FeedbackRule, QueueCounts
 from online_agent.store.repositories.base import Repository
 from online_agent.store.rewards import training_reward
@@ -34,13 +35,7 @@ from online_agent.types import (
 )
 
 TRUNCATED = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.TIMEOUT)
-_QUEUED = (
-    Episode.status == EpisodeStatus.GRADED,
-    Episode.split == "train",
-    Episode.untrainable_reason.is_(None),
-    Episode.temperature > 0,
-    Episode.num_action_tokens > 0,
-)
+_QUEUED = (text(QUEUED),)
 
 
 class ReservationRows(Repository):
