@@ -53,13 +53,13 @@ def plan_deployment(settings: Settings) -> Deployment:
         broker_url = server.url
         stages.append([ChildSpec("redis", server.argv, lambda _pid: is_redis_up(server.url), start_timeout_s=15.0)])
     shared["ONLINE_AGENT_BROKER__URL"] = broker_url
-    stages.append(_processes(settings, shared, f"http://{_reachable(settings.api.host)}:{api_port}"))
+    stages.append(_processes(settings, shared, api_port))
     started = {spec.name for stage in stages for spec in stage}
     stop_order = [name for name in ("api", "learner", "worker", "engine", "redis") if name in started]
     return Deployment(Plan(stages, stop_order), f"http://{_reachable(settings.api.host)}:{api_port}")
 
 
-def _processes(settings: Settings, env: Mapping[str, str], api_url: str) -> list[ChildSpec]:
+def _processes(settings: Settings, env: Mapping[str, str], api_port: int) -> list[ChildSpec]:
     start_s = settings.engine.start_timeout_s
     data_dir = settings.data_dir
     processes = [
@@ -82,7 +82,7 @@ def _processes(settings: Settings, env: Mapping[str, str], api_url: str) -> list
         ChildSpec(
             "api",
             _command("serve"),
-            lambda _pid: answers_http(f"{api_url}/healthz"),
+            lambda _pid: answers_http(_reachable(settings.api.host), api_port, "/healthz"),
             env,
             start_timeout_s=start_s,
             stop_timeout_s=settings.api.drain_timeout_s + _DRAIN_MARGIN_S,

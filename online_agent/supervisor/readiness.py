@@ -7,9 +7,9 @@ another id and does not count.
 from __future__ import annotations
 
 import os
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-
-import httpx
 
 from online_agent.config.settings import Settings
 
@@ -32,12 +32,16 @@ def has_announced(data_dir: Path, process: str, pid: int) -> bool:
         return False
 
 
-def answers_http(url: str) -> bool:
-    """Whether a GET of the URL answers 200 now."""
+def answers_http(host: str, port: int, path: str) -> bool:
+    """Whether a GET answers 200 now. Plain ``http.client``: a probe should cost nothing."""
+    connection = HTTPConnection(host, port, timeout=_PROBE_TIMEOUT_S)
     try:
-        return httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=False).status_code == httpx.codes.OK
-    except httpx.HTTPError:
+        connection.request("GET", path)
+        return connection.getresponse().status == HTTPStatus.OK
+    except (OSError, HTTPException):
         return False
+    finally:
+        connection.close()
 
 
 def ready_file(data_dir: Path, process: str) -> Path:
