@@ -89,7 +89,7 @@ class Change:
 class SandboxResult:
     """One finished job. ``output`` is stdout and stderr in order, decoded with replacement characters, capped.
 
-    With ``collect_files``: ``files`` holds the regular text files left behind (None for a job that was cut short),
+    With ``collect_files``: ``files`` holds the regular text files left behind (None for a job that was cut short or got in the way),
     ``links`` each symbolic link with its target (never followed), ``skipped_files`` what is too large or not text.
     """
 

@@ -12,6 +12,7 @@ and no descriptor but the output is open in the job.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the built-in behind signal
 import _socket
 import marshal
 import posix
@@ -22,7 +23,7 @@ WORKSPACE = "/tmp/workspace"
 THIS_INTERPRETER = ["/usr/bin/python3", "-I", "-S"]
 PROGRAM_DIRECTORIES = ("/usr/local/bin", "/usr/bin", "/usr/sbin")
 ORPHAN_WAIT_S = 5  # without a host, a slow exit keeps an nsjail that opens jail after jail from spinning
-MAX_FILES, MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1024, 262_144, 4_194_304
+MAX_FILES, MAX_DEPTH, MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1024, 64, 262_144, 4_194_304
 
 
 def receive() -> tuple[list[str], int]:
@@ -120,7 +121,7 @@ class Leftovers:
         self.num_files = self.num_bytes = 0
 
     def send(self) -> None:
-        self.walk(".", "")
+        self.directory(".", "", 0)
         self.record(b"E", "overflow" if self.num_files > MAX_FILES else "")
         self.out.close()
 
@@ -128,25 +129,30 @@ class Leftovers:
         name = path.encode("utf-8", "surrogateescape")
         self.out.write(kind + len(name).to_bytes(4, "big") + len(content).to_bytes(4, "big") + name + content)
 
-    def walk(self, directory: str, prefix: str) -> None:
-        for name in sorted(posix.listdir(directory)):
+    def directory(self, source: str, path: str, depth: int) -> None:
+        try:
+            names = sorted(posix.listdir(source)) if depth <= MAX_DEPTH else None
+        except OSError:
+            names = None
+        if names is None:
+            return self.record(b"S", path)
+        for name in names:
             self.num_files += 1
             if self.num_files > MAX_FILES:
                 return
-            self.entry(f"{directory}/{name}", prefix + name)
+            self.entry(f"{source}/{name}", f"{path}/{name}" if path else name, depth)
 
-    def entry(self, source: str, path: str) -> None:
-        kind = posix.lstat(source).st_mode & 0o170000
-        if kind == 0o120000:
-            self.record(b"L", path, posix.readlink(source).encode("utf-8", "surrogateescape"))
-        elif kind == 0o040000:
-            try:
-                self.walk(source, path + "/")
-            except PermissionError:
-                self.record(b"S", path)
-        else:
-            content = self.read(source) if kind == 0o100000 else None
-            self.record(b"S" if content is None else b"F", path, content or b"")
+    def entry(self, source: str, path: str, depth: int) -> None:
+        try:
+            kind = posix.lstat(source).st_mode & 0o170000
+            if kind == 0o120000:
+                return self.record(b"L", path, posix.readlink(source).encode("utf-8", "surrogateescape"))
+        except OSError:
+            return self.record(b"S", path)
+        if kind == 0o040000:
+            return self.directory(source, path, depth + 1)
+        content = self.read(source) if kind == 0o100000 else None
+        self.record(b"S" if content is None else b"F", path, content or b"")
 
     def read(self, source: str) -> bytes | None:
         try:
@@ -166,6 +172,7 @@ def supervise(argv: list[str], files_fd: int) -> None:
         posix.close(files_fd)
         become(argv)
         return
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # the one signal with a handler that the job could send
     pid = status = 0
     while pid != job:
         pid, status = posix.wait()

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from envs.errors import SandboxFailed
 from envs.sandbox.command import JailSpec, find_nsjail
-from envs.sandbox.jail import Jail, RawResult
+from envs.sandbox.jail import Jail, JobNotBegun, RawResult
 from envs.sandbox.job import encode_job, parse_leftovers
 from envs.sandbox.probe import check_jails_hold
 from envs.types import SandboxResult
@@ -91,7 +91,7 @@ class NsjailSandbox:
             for jails in self._idle.values():
                 jails.clear()
         for jail in busy:
-            jail.kill()
+            jail.abort()
         for jail in idle:
             jail.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -108,11 +108,19 @@ class NsjailSandbox:
         return self._in_jail(call, body, timeout_s, collect, as_verifier)
 
     def _in_jail(self, call: _Call, body: bytes, timeout_s: float, collect: bool, as_verifier: bool) -> RawResult:
+        try:
+            return self._attempt(call, body, timeout_s, collect, as_verifier)
+        except JobNotBegun:
+            # The warm jail had died while it waited, for example when the machine ran out of memory.
+            return self._attempt(call, body, timeout_s, collect, as_verifier)
+
+    def _attempt(self, call: _Call, body: bytes, timeout_s: float, collect: bool, as_verifier: bool) -> RawResult:
         slot, jail = self._take(as_verifier)
         try:
             call.begin(jail)
             return jail.run(body, timeout_s=timeout_s, max_output_bytes=self._max_output_bytes, collect=collect)
         finally:
+            call.end()
             self._give_back(slot, jail, as_verifier)
 
     def _take(self, as_verifier: bool) -> tuple[int, Jail]:
@@ -161,24 +169,27 @@ class _Call:
                 raise SandboxFailed("the job was cancelled")
             self._jail = jail
 
+    def end(self) -> None:
+        """The jail may take another job from now on."""
+        with self._lock:
+            self._jail = None
+
     def cancel(self) -> None:
         with self._lock:
             self._is_cancelled = True
             if self._jail is not None:
-                self._jail.kill()
+                self._jail.abort()
 
 
 def _result(raw: RawResult, collect: bool) -> SandboxResult:
-    if not collect or raw.was_killed:
-        return SandboxResult(raw.output, raw.exit_code, raw.is_timeout, raw.is_output_truncated, None, raw.wall_s)
-    found = parse_leftovers(raw.leftovers)
+    found = parse_leftovers(raw.leftovers) if collect and not raw.was_killed else None
     return SandboxResult(
         output=raw.output,
         exit_code=raw.exit_code,
         is_timeout=raw.is_timeout,
         is_output_truncated=raw.is_output_truncated,
-        files=found.files,
+        files=found.files if found else None,
         wall_s=raw.wall_s,
-        links=found.links,
-        skipped_files=tuple(found.skipped),
+        links=found.links if found else {},
+        skipped_files=tuple(found.skipped) if found else (),
     )

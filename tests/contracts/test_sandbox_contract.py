@@ -108,6 +108,28 @@ async def test_more_files_than_the_limit_are_cut_and_said(sandbox: Sandbox) -> N
     assert result.skipped_files == ("(more files than the limit)",)
 
 
+@pytest.mark.parametrize(
+    ("hostile", "expected"),
+    [
+        ("import os; os.kill(1, 2); os.kill(1, 15); os.kill(os.getppid(), 19)", {"kept": "k"}),
+        ("import os; os.chmod('.', 0)", {}),
+        ("import os, shutil; shutil.rmtree(os.getcwd())", {}),
+        ("import os; os.mkdir('shut', 0)", {"kept": "k"}),
+        ("import os; os.rename('/tmp/workspace', '/tmp/w'); os.symlink('/usr', '/tmp/workspace')", {"kept": "k"}),
+        ("import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')", {"kept": "k"}),
+        ("import os; os.mkdir(b'\\xff'); open(b'\\xff/\\xfe', 'w').close()", {"kept": "k", "\ufffd/\ufffd": ""}),
+    ],
+)
+async def test_job_cannot_break_the_collection_of_its_files(
+    sandbox: Sandbox, hostile: str, expected: dict[str, str]
+) -> None:
+    files = {"kept": "k", "main.py": hostile}
+    result = await sandbox.run([*PYTHON, "main.py"], files, timeout_s=20, collect_files=True)
+    assert (result.exit_code, result.output) == (0, "")
+    assert result.files is not None
+    assert {path: text for path, text in result.files.items() if path != "main.py"} == expected
+
+
 async def test_job_over_its_deadline_is_a_result_without_files(sandbox: Sandbox) -> None:
     result = await sandbox.run(["sh", "-c", "echo begun; sleep 30"], {}, timeout_s=0.5, collect_files=True)
     assert (result.output, result.is_timeout, result.files) == ("begun\n", True, None)

@@ -63,11 +63,12 @@ async def shell(sandbox: NsjailSandbox, line: str, timeout_s: float = 10.0, prog
 
 
 def processes_with(marker: str) -> list[int]:
-    """Host processes with the marker in their command line."""
+    """Processes of the jails' users with the marker in their command line."""
+    users = range(FIRST_UID, FIRST_UID + 5000) if os.geteuid() == 0 else [os.geteuid()]
     found = []
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         try:
-            if marker.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() and pid != os.getpid():
+            if os.stat(f"/proc/{pid}").st_uid in users and marker.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
         except OSError:
             continue
@@ -325,7 +326,7 @@ import asyncio, sys
 from envs.sandbox.nsjail import NsjailSandbox
 
 async def main():
-    sandbox = NsjailSandbox(max_jobs=1)
+    sandbox = NsjailSandbox(max_jobs=1, first_uid=25_101)
     result = await sandbox.run(["sh", "-c", "id -u; echo left > f; exit 3"], {}, timeout_s=20, collect_files=True)
     print(result.output.strip(), result.exit_code, result.files["f"].strip(), flush=True)
     job = {"nap.py": "import os; os.execv('/usr/bin/sleep', [" + repr(sys.argv[1]) + ", '60'])"}

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import SandboxFailed
 from envs.sandbox.job import Leftovers, encode_job, parse_leftovers
 
 END = b"E" + struct.pack(">II", 0, 0)
@@ -40,19 +39,15 @@ def test_leftovers_are_sorted_by_what_they_are() -> None:
 
 
 def test_leftovers_over_the_limit_say_so() -> None:
-    assert parse_leftovers(record(b"E", b"overflow", b"")).skipped == ["(more files than the limit)"]
+    assert parse_leftovers(record(b"E", b"overflow", b"")) == Leftovers(skipped=["(more files than the limit)"])
 
 
 @pytest.mark.parametrize("data", [b"", b"F", record(b"F", b"a", b"text"), record(b"F", b"a", b"text")[:-2]])
-def test_leftovers_without_their_end_are_no_result(data: bytes) -> None:
-    with pytest.raises(SandboxFailed, match="cut off"):
-        parse_leftovers(data)
+def test_leftovers_without_their_end_are_none(data: bytes) -> None:
+    assert parse_leftovers(data) is None
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
-    try:
-        parse_leftovers(data)
-    except SandboxFailed:
-        return
-    assert b"E" in data
+def test_any_bytes_can_be_parsed(data: bytes) -> None:
+    found = parse_leftovers(data)
+    assert found is None or b"E" in data
