@@ -220,8 +220,8 @@ def run(directory: Path, seed: int) -> int:
     console.print(f"[bold]online_agent demo[/], seed {seed}: {POLICY}")
     try:
         report = asyncio.run(run_demo(Plan(seed=seed), directory, console))
-    except* ApiFailure as failures:
-        console.print(f"[red]the API failed a request:[/] {failures.exceptions[0]}", highlight=False)
+    except ApiFailure as failure:
+        console.print(f"[red]the API failed a request:[/] {failure}", highlight=False)
         return 1
     print_summary(console, report, directory)
     return 0 if all(gate["met"] for gate in report["gates"]) else 1

@@ -107,9 +107,7 @@ class Evaluator:
                 outcomes.append(await self._episode(f"heldout-{task}", mode, version))
                 progress(f"{len(outcomes)}/{num_episodes} · {sum(outcomes) / len(outcomes):.2f}")
 
-        async with asyncio.TaskGroup() as group:
-            for task in range(first, first + num_episodes):
-                group.create_task(one(task))
+        await asyncio.gather(*(one(task) for task in range(first, first + num_episodes)))
         result = Evaluation(name, mode, num_episodes, sum(outcomes), version, first, len(self._journal.live))
         self._journal.evaluations[name, mode] = result
         return result
