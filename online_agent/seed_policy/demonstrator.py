@@ -159,7 +159,7 @@ class _Worker:
             return answer
         self.demo.turns.append((call_as_text(name, shown), unknown_tool(name, self.naming.tools.values()).text))
         self.believed = self.naming
-        if tool == tools.EDIT_FILE and self.chance(self.habits.quits_after_error):
+        if tool == tools.EDIT_FILE and self.chance(self.habits.quits_after_stale_edit):
             self.has_quit = True
             return ""
         return self.call(tool, **arguments)

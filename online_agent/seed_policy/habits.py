@@ -19,7 +19,8 @@ class Habits:
     misses_text: float = 0.13
     misses_again: float = 0.25
     stale_name: float = 0.05
-    stale_edit_name: float = 0.22
+    stale_edit_name: float = 0.28
+    quits_after_stale_edit: float = 0.75
     stale_path: float = 0.06
     swaps_old_and_new: float = 0.02
     quits_after_error: float = 0.6

@@ -52,7 +52,7 @@ def test_every_turn_is_one_readable_call_of_a_tool_that_exists_or_of_one_the_ans
         ({"lists_files": 1.0}, ["list_files", "read_file", "edit_file", "run_tests", "submit"]),
         ({"stale_path": 1.0}, ["read_file", "read_file", "edit_file", "run_tests", "submit"]),
         ({"stale_path": 1.0, "quits_after_error": 1.0}, ["read_file", "submit"]),
-        ({"stale_edit_name": 1.0, "quits_after_error": 1.0}, ["read_file", "edit_file", "submit"]),
+        ({"stale_edit_name": 1.0, "quits_after_stale_edit": 1.0}, ["read_file", "edit_file", "submit"]),
         ({"misses_text": 1.0}, ["read_file", "edit_file", "edit_file", "run_tests", "submit"]),
         (
             {"misses_text": 1.0, "misses_again": 1.0},
