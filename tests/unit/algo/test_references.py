@@ -18,7 +18,7 @@ from online_agent.algo.references import (
     linear_prox,
     loglinear_prox,
 )
-from online_agent.algo.trust_regions import decoupled_ppo
+from online_agent.algo.trust_regions import decoupled_ppo, icepop, masked_is, tis
 
 THETAS = [0.0, 1.0, 3.0, 4.0, 7.0, 9.0]
 
@@ -125,6 +125,22 @@ def test_mask_and_clip_act_on_the_two_halves_of_the_ratio(is_weighted, expected)
     (grad,) = torch.autograd.grad(result.per_token_loss.sum(), logp)
     weight = [1.0, 1.0] if is_weighted else [1 / 0.9, 1 / 1.05]
     assert grad.tolist() == pytest.approx([-weight[0], 0, 0, weight[1], 0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("region", "options"),
+    [
+        (decoupled_ppo, {"eps": 0.2, "max_discrepancy": 2.0}),
+        (tis, {"cap": 2.0, "eps_low": 0.2, "eps_high": 0.2}),
+        (masked_is, {"cap": 2.0, "eps_low": 0.2, "eps_high": 0.2}),
+        (icepop, {"eps_low": 0.2, "eps_high": 0.2}),
+    ],
+)
+def test_no_gradient_reaches_the_proximal_policy(region, options):
+    logp, logp_prox = PI.log().requires_grad_(), PROX.log().requires_grad_()
+    region(logp, MU.log(), SIGNS, torch.ones(6), logp_prox=logp_prox, **options).per_token_loss.sum().backward()
+    assert logp.grad.any()
+    assert logp_prox.grad is None
 
 
 def test_a_capped_weight_stops_growing_at_its_cap():

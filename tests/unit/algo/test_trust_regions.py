@@ -158,6 +158,7 @@ def test_sat_endpoint_follows_the_sign_of_the_drift_and_not_of_the_advantage():
     _, result, grads = run_sat(D, advantages, 0.75)
     assert -result.per_token_loss[6].item() == pytest.approx(-1.127497, abs=1e-6)
     assert grads[6] == pytest.approx(1.127497, abs=1e-6), "the gradient of plain PPO"
+    assert result.metrics["sum_eps_low"].item() == pytest.approx(0.2 * 7 + 0.2 * 0.2, abs=1e-6), "token 7 alone"
 
 
 def test_sat_without_any_drift_or_any_token_has_no_gate():
