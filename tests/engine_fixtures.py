@@ -41,12 +41,19 @@ class RealEngine:
         return self.process.url
 
     def client(self) -> EngineClient:
-        return self.client_of(self.url)
+        return client_of(self.url, self.settings)
 
-    def client_of(self, url: str) -> EngineClient:
-        """A client for any server started with these settings."""
-        key = self.settings.api_key.get_secret_value()
-        return EngineClient(url, key, 60.0, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH)
+
+def client_of(url: str, settings: EngineSettings) -> EngineClient:
+    key = settings.api_key.get_secret_value()
+    return EngineClient(url, key, 60.0, vocab_size=VOCAB_SIZE, context_length=settings.context_length)
+
+
+@pytest.fixture(scope="session")
+def engine_settings() -> EngineSettings:
+    """What a server for the tiny models is started with."""
+    key = SecretStr(secrets.token_hex(16))
+    return EngineSettings(api_key=key, max_total_tokens=16384, context_length=CONTEXT_LENGTH)
 
 
 @pytest.fixture(scope="session")
@@ -57,11 +64,12 @@ def model_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 @pytest.fixture(scope="session")
-def real_engine_process(model_dirs: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
-    key = secrets.token_hex(16)
-    settings = EngineSettings(api_key=SecretStr(key), max_total_tokens=16384, context_length=CONTEXT_LENGTH)
-    process = EngineProcess(settings, model_dirs[1], 1, port=free_port(), run_dir=tmp_path_factory.mktemp("engine"))
-    engine = RealEngine(settings, model_dirs, process)
+def real_engine_process(
+    engine_settings: EngineSettings, model_dirs: dict[int, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealEngine]:
+    run_dir = tmp_path_factory.mktemp("engine")
+    process = EngineProcess(engine_settings, model_dirs[1], 1, port=free_port(), run_dir=run_dir)
+    engine = RealEngine(engine_settings, model_dirs, process)
     process.start()
     try:
         asyncio.run(_wait(engine))

@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from online_agent.config.settings import EngineSettings
 from online_agent.errors import EngineUnavailable, OnlineAgentError, SwapFailed
 from online_agent.serving.client import EngineClient, new_rid
 from online_agent.serving.launcher import EngineProcess
@@ -24,7 +25,7 @@ from online_agent.serving.swap import restore, swap
 from online_agent.types import Generation, Sampling, VersionRun
 from online_agent.weights.store import WeightStore
 from online_agent.weights.version_dir import VersionDir
-from tests.engine_fixtures import START_TIMEOUT_S, RealEngine, free_port
+from tests.engine_fixtures import START_TIMEOUT_S, RealEngine, client_of, free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.engine
@@ -175,12 +176,11 @@ async def test_an_engine_left_paused_by_a_killed_swapper_is_restored(
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 async def test_c15_a_killed_engine_is_unavailable_and_its_successor_starts_on_the_current_version(
-    real_engine_process: RealEngine, versions: dict[int, VersionDir], trainer: Trainer, tmp_path: Path
+    engine_settings: EngineSettings, versions: dict[int, VersionDir], trainer: Trainer, tmp_path: Path
 ) -> None:
-    settings = real_engine_process.settings
-    doomed = EngineProcess(settings, versions[1].serving_dir, 1, port=free_port(), run_dir=tmp_path / "doomed")
+    doomed = EngineProcess(engine_settings, versions[1].serving_dir, 1, port=free_port(), run_dir=tmp_path / "doomed")
     doomed.start()
-    async with real_engine_process.client_of(doomed.url) as client:
+    async with client_of(doomed.url, engine_settings) as client:
         await wait_ready(client, doomed, versions[1].serving_dir, START_TIMEOUT_S)
         under_way = asyncio.create_task(client.generate(PROMPT, Sampling(1.0, 1.0, 900), [], new_rid()))
 
@@ -198,10 +198,12 @@ async def test_c15_a_killed_engine_is_unavailable_and_its_successor_starts_on_th
         doomed.stop()
         await until(lambda: all(p.status() == psutil.STATUS_ZOMBIE for p in family if p.is_running()), timeout_s=60)
 
-    successor = EngineProcess(settings, versions[3].serving_dir, 12, port=free_port(), run_dir=tmp_path / "successor")
+    successor = EngineProcess(
+        engine_settings, versions[3].serving_dir, 12, port=free_port(), run_dir=tmp_path / "successor"
+    )
     successor.start()
     try:
-        async with real_engine_process.client_of(successor.url) as client:
+        async with client_of(successor.url, engine_settings) as client:
             await wait_ready(client, successor, versions[3].serving_dir, START_TIMEOUT_S)
             generation = await client.generate(PROMPT, Sampling(1.0, 1.0, 16), [], new_rid())
             assert [run.version for run in generation.version_runs] == [12]
@@ -210,5 +212,5 @@ async def test_c15_a_killed_engine_is_unavailable_and_its_successor_starts_on_th
     finally:
         successor.stop()
     log = successor.log_file.read_text()
-    assert settings.api_key.get_secret_value() not in log
+    assert engine_settings.api_key.get_secret_value() not in log
     assert successor.log_file.stat().st_mode & 0o077 == 0
