@@ -1,0 +1,63 @@
+"""What the store takes and returns: frozen dataclasses, never ORM objects.
+
+``...New`` is what a caller hands in, ``...Record`` is a row as it was read. Times are unix seconds (float, UTC).
+Checks that need no database are made by the repository that takes the value and raise BadInput naming it.
+"""
+
+from online_agent.store.records.access import Done, Fresh, Idempotency, KeyRecord, Mismatch, ProcessRecord, Running
+from online_agent.store.records.changes import ChangeNew, ChangeRecord, EventRecord
+from online_agent.store.records.episodes import (
+    EpisodeNew,
+    EpisodeRecord,
+    GradingClaim,
+    Page,
+    QueueCounts,
+    SeriesBucket,
+    SeriesPoint,
+    TurnNew,
+    TurnRecord,
+)
+from online_agent.store.records.feedback import FeedbackNew, FeedbackRecord, FeedbackRule
+from online_agent.store.records.json import Json
+from online_agent.store.records.training import (
+    Control,
+    ResetRequest,
+    StepNew,
+    StepRecord,
+    VersionEpisode,
+    VersionNew,
+    VersionRecord,
+)
+
+__all__ = [
+    "ChangeNew",
+    "ChangeRecord",
+    "Control",
+    "Done",
+    "EpisodeNew",
+    "EpisodeRecord",
+    "EventRecord",
+    "FeedbackNew",
+    "FeedbackRecord",
+    "FeedbackRule",
+    "Fresh",
+    "GradingClaim",
+    "Idempotency",
+    "Json",
+    "KeyRecord",
+    "Mismatch",
+    "Page",
+    "ProcessRecord",
+    "QueueCounts",
+    "ResetRequest",
+    "Running",
+    "SeriesBucket",
+    "SeriesPoint",
+    "StepNew",
+    "StepRecord",
+    "TurnNew",
+    "TurnRecord",
+    "VersionEpisode",
+    "VersionNew",
+    "VersionRecord",
+]

@@ -1,0 +1,46 @@
+"""Feedback, and the rules by which it becomes a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from online_agent.types import FeedbackFate
+
+
+class FeedbackRule(StrEnum):
+    """How feedback and verdict become the training reward. Only the latest reward of each source counts.
+
+    MEAN_WITH_VERDICT  mean over the sources, the verdict being one of them
+    FEEDBACK_FIRST     mean over the sources of feedback; the verdict only where there is none
+    VERDICT_ONLY       feedback is kept and never used
+    """
+
+    MEAN_WITH_VERDICT = "mean_with_verdict"
+    FEEDBACK_FIRST = "feedback_first"
+    VERDICT_ONLY = "verdict_only"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackNew:
+    """``reward`` finite in [-1, 1], or ``text``, or both. ``turns`` names the turns it speaks of (empty: the whole)."""
+
+    source: str
+    reward: float | None = None
+    text: str | None = None
+    turns: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackRecord:
+    id: int
+    episode_id: str
+    source: str
+    reward: float | None
+    text: str | None
+    turns: tuple[int, ...]
+    fate: FeedbackFate
+    fate_reason: str | None
+    step: int | None
+    created_at: float
