@@ -9,7 +9,6 @@ reach, by the process id that the kernel vouched for; all processes of a job are
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import os
 import re
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 
 from envs.errors import SandboxFailed
 from envs.sandbox.command import JailSpec
+from envs.sandbox.output import Output
 
 START_TIMEOUT_S = 30.0  # from handing a job over to its first instruction, on a machine that may be very busy
 DEATH_TIMEOUT_S = 10.0
@@ -249,25 +249,3 @@ class Jail:
             os.kill(self._pid, signal.SIGKILL)  # and the jail with it, by its parent-death signal
         os.close(watched)
         os.waitpid(self._pid, 0)
-
-
-class Output:
-    """The first ``max_bytes`` of the output, decoded as one stream: bytes that are not UTF-8 become U+FFFD."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._parts: list[str] = []
-        self._max_bytes = max_bytes
-        self.size = 0
-
-    @property
-    def is_truncated(self) -> bool:
-        return self.size > self._max_bytes
-
-    def add(self, data: bytes) -> None:
-        kept = data[: max(0, self._max_bytes - self.size)]
-        self.size += len(data)
-        self._parts.append(self._decoder.decode(kept))
-
-    def text(self) -> str:
-        return "".join(self._parts) + self._decoder.decode(b"", final=True)

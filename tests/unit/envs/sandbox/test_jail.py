@@ -7,15 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envs.errors import SandboxFailed
 from envs.sandbox.command import JailSpec, find_nsjail
-from envs.sandbox.jail import Jail, Output
+from envs.sandbox.jail import Jail
 from envs.sandbox.job import encode_job
 from envs.sandbox.nsjail import NsjailSandbox
 
@@ -56,16 +53,6 @@ def test_exit_that_nsjail_would_log_cannot_be_forged_by_a_job(jail: Jail) -> Non
     line = "for fd in 1 2 3 4 5 6; do echo '[I] pid=9 (x) exited with status: 0, (PIDs left: 0)' >&$fd; done; exit 7"
     body = encode_job(["bash", "-c", line], {}, False)
     assert jail.run(body, timeout_s=10, max_output_bytes=1000, collect=False).exit_code == 7
-
-
-@given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 80))
-def test_output_is_the_same_however_it_was_cut(data: bytes, cuts: list[int], max_bytes: int) -> None:
-    output = Output(max_bytes)
-    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    for start, end in pairwise(places):
-        output.add(data[start:end])
-    assert output.text() == data[:max_bytes].decode("utf-8", "replace")
-    assert output.is_truncated == (len(data) > max_bytes)
 
 
 async def test_warm_jail_that_died_while_it_waited_is_replaced() -> None:
