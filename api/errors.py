@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from math import ceil
@@ -17,8 +16,9 @@ from starlette.exceptions import HTTPException
 
 from envs.errors import BadChange, EnvError
 from online_agent.errors import BadInput, Busy, OnlineAgentError
+from online_agent.telemetry.logging import get_logger
 
-log = logging.getLogger("online_agent.api")
+log = get_logger(__name__)
 
 MAX_QUOTED_CHARS = 200
 
@@ -90,10 +90,14 @@ def quoted(value: object) -> str:
     return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}…"
 
 
+def _call(request: Request) -> str:
+    return f"{request.method} {request.url.path}"
+
+
 async def _on_ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, OnlineAgentError)
     if error.http_status >= 500:
-        log.warning("%s %s: %s", request.method, request.url.path, error.message, extra={"code": error.code})
+        log.warning("request failed", call=_call(request), code=error.code, reason=error.message)
     return answer_for(error)
 
 
@@ -101,7 +105,7 @@ async def _on_envs(request: Request, error: Exception) -> Response:
     """A bad change is the caller's; a sandbox that could not work is an outage."""
     if isinstance(error, BadChange):
         return answer_for(BadInput(str(error)))
-    log.error("%s %s: %s", request.method, request.url.path, error)
+    log.error("sandbox failed", call=_call(request), reason=str(error))
     return error_response(503, str(error), "sandbox_unavailable", headers={"Retry-After": "1"})
 
 
@@ -121,7 +125,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     """A defect of ours: the caller learns that, and only that; the log has the traceback."""
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    log.error("a defect", call=_call(request), exc_info=error)
     return error_response(500, "internal error; the server's log has the details", OnlineAgentError.code)
 
 

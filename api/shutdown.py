@@ -6,7 +6,6 @@ uvicorn would close its sockets first and hang up on whoever asks ``/readyz``; s
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from api.runtime import Runtime
+from online_agent.telemetry.logging import get_logger
 
-log = logging.getLogger("online_agent.api")
+log = get_logger(__name__)
 
 
 @contextmanager

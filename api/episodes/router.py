@@ -12,7 +12,7 @@ from api.bodies import MAX_VERSION, Cursor, PageSize, RowId
 from api.episodes import service
 from api.episodes.schemas import EpisodeCreate, EpisodeCreated, EpisodeDetail, EpisodeList, EpisodeOut
 from api.episodes.service import Include
-from api.episodes.stream import stream_response
+from api.episodes.stream import OnDisconnect, stream_response
 from api.idempotency import IdempotencyKey, claim_of
 from api.limits import StrictRoute
 from api.runtime import RuntimeDep
@@ -36,6 +36,9 @@ async def create_episode(
     caller: AgentCaller,
     body: EpisodeCreate,
     wait: Annotated[bool, Query(description="Answer when the episode is graded or has failed")] = False,
+    on_disconnect: Annotated[
+        OnDisconnect, Query(description="Whether an episode goes on when the client leaves its stream")
+    ] = "continue",
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -44,7 +47,7 @@ async def create_episode(
     outcome = await service.create(runtime, caller, body, claim)
     episode_id = outcome.body["id"]
     if "text/event-stream" in accept:
-        return stream_response(runtime, episode_id, outcome.headers)
+        return stream_response(runtime, episode_id, outcome.headers, on_disconnect)
     if wait:
         outcome = await service.joined(runtime, caller, outcome)
     return outcome.response()

@@ -95,6 +95,8 @@ class FakeRunner:
         self.started: list[EpisodeRequest] = []
         self.refuse: BaseException | None = None
         self.is_drained = False
+        self.cancelled: list[str] = []
+        self.has_cancelled = asyncio.Event()
         self.start_delay_s = 0.0
         self._free = asyncio.Event()
         self._free.set()
@@ -164,6 +166,10 @@ class FakeRunner:
         yield EpisodeEvent("observation", {"text": "done"})
         yield EpisodeEvent("verdict", {"reward": self.reward})
         yield EpisodeEvent("done", {"status": "graded", "stop_reason": "submitted", "failure_reason": None})
+
+    async def cancel(self, episode_id: str) -> None:
+        self.cancelled.append(episode_id)
+        self.has_cancelled.set()
 
     async def drain(self, timeout_s: float) -> None:
         self.is_drained = True

@@ -58,15 +58,31 @@ async def test_a_refused_episode_is_an_error_answer_and_not_a_stream(client: htt
     assert answer.json()["error"]["code"] == "unknown_name"
 
 
-async def test_a_client_that_leaves_does_not_end_the_episode(world: World, client: httpx.AsyncClient) -> None:
-    world.runner.hold()
-    async with client.stream("POST", "/v1/episodes", json=BODY, headers=STREAM) as answer:
+async def leave_after_the_first_turn(client: httpx.AsyncClient, **query: str) -> str:
+    """The id of an episode whose stream was left."""
+    async with client.stream("POST", "/v1/episodes", json=BODY, headers=STREAM, params=query) as answer:
         async for line in answer.aiter_lines():
             if line.startswith("event: turn"):
                 break
+    return answer.headers["x-episode-id"]
+
+
+async def test_a_client_that_leaves_does_not_end_the_episode(world: World, client: httpx.AsyncClient) -> None:
+    world.runner.hold()
+    episode_id = await leave_after_the_first_turn(client)
     world.runner.let_go()
-    record = await world.runner.wait(answer.headers["x-episode-id"], timeout_s=5)
+    record = await world.runner.wait(episode_id, timeout_s=5)
     assert record.status == "graded"
+    assert world.runner.cancelled == []
+
+
+async def test_a_client_that_asked_for_it_ends_the_episode_by_leaving(world: World, client: httpx.AsyncClient) -> None:
+    world.runner.hold()
+    episode_id = await leave_after_the_first_turn(client, on_disconnect="cancel")
+    async with asyncio.timeout(5):
+        await world.runner.has_cancelled.wait()
+    assert world.runner.cancelled == [episode_id]
+    world.runner.let_go()
 
 
 async def test_a_resend_with_the_same_key_joins_the_stream_of_the_same_episode(
@@ -86,7 +102,7 @@ async def test_idle_streams_hold_no_database_connection_and_block_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "POOL_SIZE", 2)
-    monkeypatch.setattr(engines, "MAX_OVERFLOW", 0)
+    monkeypatch.setattr(engines, "MAX_OVERFLOW", {"sqlite": 0})
     async with open_world(tmp_path) as world, on_a_port(world) as client, AsyncExitStack() as stack:
         world.runner.hold()
         answers = [
