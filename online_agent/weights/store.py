@@ -137,7 +137,8 @@ class WeightStore:
     def prune(self, keep: Collection[int]) -> list[int]:
         """Versions below the newest kept one and not in ``keep`` are deleted; returns them.
 
-        Newer ones may be on their way into the database. The newest version that verifies always stays.
+        Newer ones may be on their way into the database. The newest version that verifies always stays. Corrupt
+        directories that were set aside go when they are older than everything kept.
         """
         kept = set(keep)
         newest = self.latest_stable()
@@ -149,6 +150,9 @@ class WeightStore:
             self.path(version).rename(doomed)
             fsync_path(self.root)
             shutil.rmtree(doomed)
+        for aside in self.root.glob("v*.corrupt"):
+            if int(aside.name[1:].removesuffix(".corrupt")) < min(kept):
+                shutil.rmtree(aside)
         return gone
 
     def free_bytes(self) -> int:

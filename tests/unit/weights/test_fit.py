@@ -60,7 +60,6 @@ def test_an_untied_head_must_be_there(tmp_path: Path) -> None:
     store.import_seed(write_model(tmp_path / "model", {**TENSORS, HEAD: TENSORS[EMBED]}, is_tied=False))
     with pytest.raises(ForeignVersion, match=f"has no tensor {HEAD}"):
         check_fits(_publish(store, TENSORS, is_tied=False), store.open(0).manifest)
-    store.clean()
 
 
 def test_another_architecture_is_foreign_even_with_the_same_tensors(store: WeightStore) -> None:

@@ -273,6 +273,17 @@ def test_pruning_keeps_what_it_is_told_the_last_verified_and_everything_newer(st
     assert not list(store.root.glob("*.gone"))
 
 
+def test_what_was_set_aside_stays_to_be_looked_at_until_it_is_older_than_everything_kept(store: WeightStore) -> None:
+    for version in (1, 2, 3):
+        publish(store, version)
+    (store.path(2) / "learner" / "state.json").unlink()
+    store.clean()
+    store.prune({1, 3})
+    assert (store.root / "v000002.corrupt").is_dir()
+    store.prune({3})
+    assert sorted(os.listdir(store.root)) == ["v000003"]
+
+
 def test_a_prune_that_was_killed_is_finished_by_clean(store: WeightStore) -> None:
     publish(store, 1)
     store.path(0).rename(store.root / "v000000.gone")
