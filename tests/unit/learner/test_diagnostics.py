@@ -3,7 +3,13 @@ import math
 import pytest
 import torch
 
-from online_agent.learner.diagnostics import TokenTable, band_counts, explained_variance, not_finite_reason, token_metrics
+from online_agent.learner.diagnostics import (
+    TokenTable,
+    band_counts,
+    explained_variance,
+    not_finite_reason,
+    token_metrics,
+)
 from online_agent.learner.report import MetricSheet
 
 

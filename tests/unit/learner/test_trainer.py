@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from tests.fakes.deepspeed_warnings import SILENCED
 from transformers import AutoModelForCausalLM
 
 from online_agent.learner.report import METRIC_KEYS
+from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.training_episodes import episode, random_episodes
 
