@@ -117,4 +117,4 @@ def _parameters(schema: dict[str, Any]) -> str:
 
 
 def _about(schema: dict[str, Any]) -> str:
-    return str(schema.get("description", ""))
+    return str(schema.get("description", "")).split("\n\n")[0]

@@ -17,7 +17,12 @@ def drift(as_json: AsJson = False) -> None:
     if as_json:
         show_json(facts)
         return
-    show_rows(facts["detectors"], (field("name"), field("state")), as_json=False, empty="no detector has run yet")
+    show_rows(
+        facts["detectors"],
+        (field("name"), ("state", lambda row: row["state"].get("summary", row["state"]))),
+        as_json=False,
+        empty="no detector has run yet",
+    )
     for title in ("alarms", "resets"):
         typer.secho(f"\n{title}", bold=True)
         show_rows(facts[title], _EVENTS, as_json=False, empty="none")

@@ -25,12 +25,13 @@ def show_rows(rows: Iterable[Row], columns: Sequence[Column], *, as_json: bool, 
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, _ in columns:
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(as_text(value(row)) for _, value in columns))
+        table.add_row(*(Text(as_text(value(row))) for _, value in columns))
     Console().print(table)
 
 

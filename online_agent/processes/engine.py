@@ -7,9 +7,11 @@ after it was seen to hold exactly them. So a restart never answers with the weig
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
+import time
 from urllib.parse import urlsplit
 
 from online_agent.config.environment import settings_of_environment
@@ -27,6 +29,8 @@ from online_agent.weights.store import WeightStore
 _log = get_logger(__name__)
 _EXIT_POLL_S = 0.5
 _HEALTH_EVERY_S = 15.0
+# Whoever stops the engine has drained it first, and SGLang spends most of its own shutdown in a fixed sleep.
+_STOP_GRACE_S = 3.0
 # A swap may pause the server for its timeout, and once more to restore the last good version.
 _GRACE_IN_SWAPS = 3
 
@@ -62,26 +66,23 @@ async def _run(settings: Settings) -> None:
             announce_ready(settings, "engine")
             await _watch(client, process, settings, stop)
     finally:
-        await asyncio.to_thread(process.stop)
+        process.stop(_STOP_GRACE_S)
         db.close()
 
 
 async def _watch(client: EngineClient, process: EngineProcess, settings: Settings, stop: asyncio.Event) -> None:
     """Return when asked to stop. Raises EngineUnavailable when the server is gone or has not generated for too long."""
     watch = HealthWatch(client, _GRACE_IN_SWAPS * settings.engine.swap_timeout_s)
-    next_check = _HEALTH_EVERY_S
-    waited = 0.0
+    check_at = time.monotonic() + _HEALTH_EVERY_S
     while not stop.is_set():
         if not process.is_running:
             raise EngineUnavailable(f"the engine exited with code {process.exit_code}: {process.log_tail()}")
-        if waited >= next_check:
-            waited = 0.0
+        if time.monotonic() >= check_at:
+            check_at = time.monotonic() + _HEALTH_EVERY_S
             if not await watch.is_alive():
                 raise EngineUnavailable("the engine runs but no longer generates")
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _EXIT_POLL_S)
-        except TimeoutError:
-            waited += _EXIT_POLL_S
 
 
 def _record_start(db: Database, process: EngineProcess, version: int) -> None:

@@ -22,6 +22,7 @@ import psutil
 
 from online_agent.config.settings import EngineSettings
 from online_agent.errors import ConfigError
+from online_agent.supervisor.lifeline import die_with_parent
 
 CPU_STUB_DIR = Path(__file__).parent / "cpu_stub"
 STOP_GRACE_S = 15.0
@@ -135,6 +136,7 @@ class EngineProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=die_with_parent(),
             )
         finally:
             os.close(log)

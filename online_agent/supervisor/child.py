@@ -7,7 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,10 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from online_agent.supervisor.lifeline import die_with_parent
 from online_agent.telemetry.redaction import redact_text
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 # Restarts wait 0.5 s, 1 s, 2 s ... up to this; a child that stayed up this long starts again from the first delay.
 _FIRST_BACKOFF_S = 0.5
@@ -84,7 +81,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent(os.getpid()),
+                preexec_fn=die_with_parent(),
                 start_new_session=True,
             )
         self._started_at = self._clock()
@@ -152,12 +149,3 @@ class Child:
         if state is not self.state:
             self.state = state
             self._since = self._clock()
-
-
-def _die_with_parent(parent_pid: int) -> Callable[[], None]:
-    def set_death_signal() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:  # the parent died between fork and prctl
-            os._exit(1)
-
-    return set_death_signal

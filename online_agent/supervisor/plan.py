@@ -23,7 +23,7 @@ from online_agent.supervisor.supervisor import Plan
 # Time beyond the api's own drain for closing its connections.
 _DRAIN_MARGIN_S = 5.0
 _LEARNER_STOP_S = 30.0
-_ENGINE_STOP_S = 20.0
+_ENGINE_STOP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _QUIET_LIBRARIES = (
     "asyncio",
     "celery.beat",
     "celery.worker.strategy",
+    "celery.app.trace",
     "kombu",
     "filelock",
 )

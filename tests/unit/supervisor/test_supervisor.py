@@ -18,7 +18,7 @@ import pytest
 from online_agent.supervisor.child import Child, ChildSpec, ChildState
 from online_agent.supervisor.supervisor import Plan, StartFailed, Supervisor
 
-SLEEPER = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *a: sys.exit(0)); time.sleep(60)"
+SLEEPER = "import time; time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 
@@ -73,7 +73,7 @@ def test_all_processes_end_when_a_signal_asks_for_it(tmp_path: Path) -> None:
     supervisor.run()
     assert sorted(ready[0]) == ["a", "b"]
     assert [child.state for child in supervisor.children] == [ChildState.STOPPED] * 2
-    assert [child.last_exit for child in supervisor.children] == [0, 0]
+    assert [child.last_exit for child in supervisor.children] == [-signal.SIGTERM] * 2
     assert not any(psutil.pid_exists(pid) for pid in ready[0].values())
 
 

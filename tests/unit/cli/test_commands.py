@@ -1,0 +1,206 @@
+"""Commands talk to the API and show what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from online_agent.cli.failures import ApiError, Unreachable
+from online_agent.errors import NotAuthenticated
+from tests.unit.cli.conftest import KEY, ScriptedApi
+
+Run = Callable[..., Result]
+
+EPISODE = {
+    "id": "ep_1",
+    "status": "graded",
+    "env": "bug_repair",
+    "task_id": "train-7",
+    "weight_version": 3,
+    "verdict": {"reward": 1.0, "is_success": True, "evidence": {}},
+    "num_turns": 2,
+    "created_at": 0.0,
+    "stop_reason": "submitted",
+    "failure_reason": None,
+    "turns": [
+        {
+            "number": 0,
+            "text": "<tool_call>...</tool_call>",
+            "observations": [{"text": "error: no such tool", "is_error": True, "is_final": False}],
+        }
+    ],
+}
+VERSION = {
+    "version": 3,
+    "state": "serving",
+    "origin": "step",
+    "parent": 2,
+    "step": 3,
+    "is_pinned": True,
+    "is_rolled_back": False,
+    "created_at": 0.0,
+    "reason": None,
+}
+
+
+def test_episodes_list_is_a_table_of_the_rows_asked_for(api: ScriptedApi, run: Run) -> None:
+    api.answers["GET /v1/episodes"] = (200, {"data": [EPISODE], "next_cursor": None})
+    result = run("episodes", "list", "--env", "bug_repair", "--status", "graded", "--limit", "5")
+    assert result.exit_code == 0
+    assert all(text in result.output for text in ("ep_1", "graded", "train-7", "reward"))
+    assert api.calls[0][2] == {"limit": ["5"], "env": ["bug_repair"], "status": ["graded"]}
+    assert api.keys == [f"Bearer {KEY}"]
+
+
+def test_lists_follow_pages_up_to_the_limit(api: ScriptedApi, run: Run) -> None:
+    api.answers["GET /v1/episodes"] = (200, {"data": [EPISODE, EPISODE], "next_cursor": "c"})
+    result = run("episodes", "list", "--limit", "3", "--json")
+    assert len(json.loads(result.output)) == 3
+    assert [call[2].get("cursor") for call in api.calls] == [None, ["c"]]
+
+
+def test_an_empty_list_says_so(api: ScriptedApi, run: Run) -> None:
+    api.answers["GET /v1/weights"] = (200, {"data": [], "next_cursor": None})
+    assert run("weights", "list").output == "no versions\n"
+
+
+def test_episodes_run_waits_and_shows_the_turns_and_the_verdict(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/episodes"] = (201, EPISODE)
+    api.answers["GET /v1/episodes/ep_1"] = (200, EPISODE)
+    result = run("episodes", "run", "bug_repair", "train-7", "--greedy")
+    assert result.exit_code == 0
+    assert "error: no such tool" in result.output
+    assert "solved, reward 1, stopped by submitted" in result.output
+    method, _, query, body = api.calls[0]
+    assert (method, query) == ("POST", {"wait": ["true"]})
+    assert body == {"env": "bug_repair", "split": "train", "task_id": "train-7", "sampling": {"temperature": 0.0}}
+
+
+def test_feedback_needs_something_to_say(api: ScriptedApi, run: Run) -> None:
+    result = run("episodes", "feedback", "ep_1")
+    assert result.exit_code == 2
+    assert api.calls == []
+
+
+def test_feedback_is_sent(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/episodes/ep_1/feedback"] = (201, {"id": 4, "fate": "accepted"})
+    result = run("episodes", "feedback", "ep_1", "--reward", "-0.5", "--text", "wrong file")
+    assert result.output == "feedback 4: accepted\n"
+    assert api.calls[0][3] == {"source": "cli", "reward": -0.5, "text": "wrong file"}
+
+
+def test_weights_list_marks_what_is_pinned(api: ScriptedApi, run: Run) -> None:
+    api.answers["GET /v1/weights"] = (200, {"data": [VERSION], "next_cursor": None, "serving": 3})
+    output = run("weights", "list").output
+    assert "serving" in output
+    assert "yes" in output
+
+
+@pytest.mark.parametrize("word", ["pin", "unpin"])
+def test_pinning(api: ScriptedApi, run: Run, word: str) -> None:
+    api.answers[f"POST /v1/weights/3/{word}"] = (200, VERSION)
+    assert run("weights", word, "3").exit_code == 0
+
+
+def test_rollback_names_the_new_version(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/weights/2/rollback"] = (200, {"version": 4, "target": 2, "is_serving": True})
+    assert run("weights", "rollback", "2").output == "version 4 serves, with the content of version 2\n"
+
+
+def test_a_rollback_that_is_still_on_its_way_is_not_called_done(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/weights/2/rollback"] = (202, {"version": None, "target": 2, "is_serving": False})
+    assert "does not serve yet" in run("weights", "rollback", "2").output
+
+
+def test_a_change_is_injected_with_typed_parameters(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/changes"] = (201, {"id": "ch_1", "state": "active"})
+    result = run(
+        "changes", "inject", "bug_repair", "rename_tool", "-p", "tool=edit_file", "-p", "to=patch", "-p", "base=1",
+        "--silent", "--ends-after", "9",
+    )  # fmt: skip
+    assert result.output == "change ch_1 is active\n"
+    assert api.calls[0][3] == {
+        "env": "bug_repair",
+        "kind": "rename_tool",
+        "params": {"tool": "edit_file", "to": "patch", "base": 1},
+        "visibility": "silent",
+        "starts": "now",
+        "mid_episode": False,
+        "ends": {"after_episodes": 9},
+    }
+
+
+def test_a_parameter_without_a_value_is_named(api: ScriptedApi, run: Run) -> None:
+    result = run("changes", "inject", "bug_repair", "rename_tool", "-p", "tool")
+    assert result.exit_code == 2
+    assert "'tool' is not NAME=VALUE" in result.stderr
+    assert api.calls == []
+
+
+def test_change_kinds_show_what_must_be_given(api: ScriptedApi, run: Run) -> None:
+    schema = {"properties": {"tool": {}, "to": {}}, "required": ["tool"], "description": "Another name.\n\nMore."}
+    api.answers["GET /v1/envs"] = (200, {"data": [], "change_kinds": {"rename_tool": schema}})
+    output = run("changes", "kinds").output
+    assert "tool [to]" in output
+    assert "Another name." in output
+    assert "More." not in output
+
+
+def test_a_change_is_reverted(api: ScriptedApi, run: Run) -> None:
+    api.answers["DELETE /v1/changes/ch_1"] = (200, {})
+    assert run("changes", "revert", "ch_1").output == "change ch_1 has ended\n"
+
+
+def test_training_is_shown_paused_and_resumed(api: ScriptedApi, run: Run) -> None:
+    api.answers["GET /v1/training"] = (200, {"state": "waiting", "steps": [], "queue": {"graded": 3}})
+    api.answers["POST /v1/training/pause"] = (200, {"is_paused": True})
+    api.answers["POST /v1/training/resume"] = (200, {"is_paused": False})
+    assert "waiting" in run("training", "status").output
+    assert run("training", "pause").output == "training is paused\n"
+    assert run("training", "resume").output == "training goes on\n"
+
+
+def test_the_secret_of_a_new_key_stands_alone_on_stdout(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/keys"] = (201, {"id": "key_1", "secret": "s3cret"})
+    result = run("keys", "create", "ci", "--scope", "agent", "--scope", "operator")
+    assert result.stdout == "s3cret\n"
+    assert api.calls[0][3] == {"name": "ci", "scopes": ["agent", "operator"]}
+
+
+def test_the_api_and_key_are_found_where_up_wrote_them(
+    api: ScriptedApi, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ONLINE_AGENT_URL")
+    monkeypatch.delenv("ONLINE_AGENT_KEY")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "k").write_text("file-key\n")
+    facts = {"url": api.url, "key_file": str(tmp_path / "k"), "pids": {}}
+    (tmp_path / "run" / "api.json").write_text(json.dumps(facts))
+    monkeypatch.setenv("ONLINE_AGENT_DATA_DIR", str(tmp_path))
+    api.answers["GET /v1/keys"] = (200, {"data": []})
+    assert run("keys", "list").exit_code == 0
+    assert api.keys == ["Bearer file-key"]
+
+
+def test_without_a_key_nothing_is_asked(api: ScriptedApi, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONLINE_AGENT_KEY")
+    monkeypatch.setenv("ONLINE_AGENT_DATA_DIR", "/nowhere")
+    assert isinstance(run("keys", "list").exception, NotAuthenticated)
+    assert api.calls == []
+
+
+def test_an_error_of_the_api_carries_its_message_and_field(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/changes"] = (400, {"error": {"message": "no tool named 'x'", "param": "params.tool"}})
+    error = run("changes", "inject", "bug_repair", "remove_tool", "-p", "tool=x").exception
+    assert isinstance(error, ApiError)
+    assert str(error) == "no tool named 'x' (params.tool)"
+
+
+def test_a_service_that_is_not_there_is_unreachable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONLINE_AGENT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("ONLINE_AGENT_KEY", KEY)
+    assert isinstance(run("weights", "list").exception, Unreachable)
