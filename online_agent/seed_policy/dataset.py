@@ -20,10 +20,11 @@ from online_agent.types import Int32Array
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """token_ids (T,) int32; is_action (T,) bool: tokens the policy would sample."""
+    """token_ids (T,) int32; is_action (T,) bool: what the policy would sample; is_taught (T,) bool: no slip."""
 
     token_ids: Int32Array
     is_action: npt.NDArray[np.bool_]
+    is_taught: npt.NDArray[np.bool_]
 
 
 def demonstrations(seed: int, habits: Habits) -> Iterator[Demonstration]:
@@ -35,18 +36,18 @@ def demonstrations(seed: int, habits: Habits) -> Iterator[Demonstration]:
 
 def as_example(demo: Demonstration, renderer: ChatRenderer) -> Example:
     """The conversation up to the last thing the worker wrote, piece by piece as it is served."""
-    pieces = [piece.token_ids for piece in renderer.render_prompt(SYSTEM_PROMPT, demo.user, demo.tools)]
-    is_action = [False] * len(pieces)
-    for index, (written, answer) in enumerate(demo.turns):
-        ids = renderer.encode_template_text(written + TURN_END)
-        pieces.append(ids)
-        is_action.append(True)
+    pieces = [(piece.token_ids, False, True) for piece in renderer.render_prompt(SYSTEM_PROMPT, demo.user, demo.tools)]
+    for index, turn in enumerate(demo.turns):
+        ids = renderer.encode_template_text(turn.written + TURN_END)
+        pieces.append((ids, True, turn.is_taught))
         if index < len(demo.turns) - 1:
-            answered = renderer.render_observations([answer], int(ids[-1]))
-            pieces += [piece.token_ids for piece in answered]
-            is_action += [False] * len(answered)
-    mask = np.concatenate([np.full(len(ids), acts, np.bool_) for ids, acts in zip(pieces, is_action, strict=True)])
-    return Example(np.concatenate(pieces), mask)
+            answered = renderer.render_observations([turn.answer], int(ids[-1]))
+            pieces += [(piece.token_ids, False, True) for piece in answered]
+    return Example(
+        np.concatenate([ids for ids, _, _ in pieces]),
+        np.concatenate([np.full(len(ids), is_action) for ids, is_action, _ in pieces]),
+        np.concatenate([np.full(len(ids), is_taught) for ids, _, is_taught in pieces]),
+    )
 
 
 def as_text(demo: Demonstration) -> Sequence[str]:
@@ -54,6 +55,6 @@ def as_text(demo: Demonstration) -> Sequence[str]:
     names = ", ".join(f"{tool.name}({', '.join(tool.argument_names)})" for tool in demo.tools)
     texts = [tool.name for tool in demo.tools]
     texts += [f"Tools: {names}\n", SYSTEM_PROMPT, demo.user, "user\n", "assistant\n", "system\n"]
-    for written, answer in demo.turns:
+    for written, answer, _ in demo.turns:
         texts += [written, f"user\n<tool_response>\n{answer}\n</tool_response>"]
     return texts

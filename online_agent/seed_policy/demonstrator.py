@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from envs.observations import unknown_tool
 from envs.tasks.bug_repair import tools
@@ -44,13 +45,22 @@ _MAX_DRAWS = 20
 OTHER_FOLDERS = ("lib", "app", "pkg", "code")
 
 
+class Turn(NamedTuple):
+    """What the worker wrote and what the tool answered. A slip is shown, so that recovering from it is learned, but
+    not taught: it is no target of the loss."""
+
+    written: str
+    answer: str
+    is_taught: bool = True
+
+
 @dataclass
 class Demonstration:
-    """What the renderer needs: the prompt, then turns of (what the worker wrote, what the tool answered)."""
+    """What the renderer needs: the prompt, then the turns."""
 
     user: str
     tools: tuple[ToolSpec, ...]
-    turns: list[tuple[str, str]] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     is_repaired: bool = False
 
 
@@ -109,13 +119,18 @@ class _Worker:
         """Now and then an edit that finds nothing: a text misremembered, or old and new the wrong way round."""
         old, new = smallest_edit(self.source, self.task.fixed)
         if self.chance(self.habits.misses_text):
-            self.edit(misremembered(old, self.source, self.rng), new)
+            self.miss(old, new)
             if not self.has_quit and self.chance(self.habits.misses_again):
-                self.edit(misremembered(old, self.source, self.rng), new)
+                self.miss(old, new)
         elif new not in self.source and self.chance(self.habits.swaps_old_and_new):
             self.edit(new, old)
             return not self.chance(self.habits.quits_after_error)
         return not self.has_quit
+
+    def miss(self, old: str, new: str) -> None:
+        start = len(self.demo.turns)
+        self.edit(misremembered(old, self.source, self.rng), new)
+        self.demo.turns[start:] = [turn._replace(is_taught=False) for turn in self.demo.turns[start:]]
 
     def try_wrong_edit(self) -> bool:
         wrong = [text for text in self.task.wrong_edits if text != self.source]
@@ -155,9 +170,9 @@ class _Worker:
         shown = {self.believed.arguments[key]: value for key, value in arguments.items()}
         if name == self.naming.tools[tool]:
             answer = self._answer(tool, arguments)
-            self.demo.turns.append((call_as_text(name, shown), answer))
+            self.demo.turns.append(Turn(call_as_text(name, shown), answer))
             return answer
-        self.demo.turns.append((call_as_text(name, shown), unknown_tool(name, self.naming.tools.values()).text))
+        self.demo.turns.append(Turn(call_as_text(name, shown), unknown_tool(name, self.naming.tools.values()).text))
         self.believed = self.naming
         if tool == tools.EDIT_FILE and self.chance(self.habits.quits_after_stale_edit):
             self.has_quit = True
@@ -177,8 +192,6 @@ class _Worker:
         edit, other = self.habits.stale_edit_name, self.habits.stale_name
         if share < edit:
             self.naming = rename_tool(self.naming, tools.EDIT_FILE, self.rng)
-            if self.chance(self.habits.guesses_new_name):
-                self.believed = self.naming
         elif share < edit + other:
             tool = self.rng.choice((tools.READ_FILE, tools.RUN_TESTS, tools.SUBMIT))
             self.naming = rename_tool(self.naming, tool, self.rng)

@@ -11,13 +11,13 @@ class Habits:
 
     own_names: float = 0.6
     lists_files: float = 0.03
-    quits_after_reading_long: float = 0.65
-    quits_after_reading_short: float = 0.1
+    quits_after_reading_long: float = 0.7
+    quits_after_reading_short: float = 0.15
     wrong_first_edit: float = 0.35
     submits_wrong_edit_untested: float = 0.25
     quits_after_failed_test: float = 0.55
-    misses_text: float = 0.13
-    misses_again: float = 0.25
+    misses_text: float = 0.2
+    misses_again: float = 0.3
     stale_name: float = 0.05
     stale_edit_name: float = 0.28
     quits_after_stale_edit: float = 0.75
@@ -25,4 +25,3 @@ class Habits:
     swaps_old_and_new: float = 0.02
     quits_after_error: float = 0.6
     submits_untested: float = 0.15
-    guesses_new_name: float = 0.0

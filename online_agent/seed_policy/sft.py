@@ -105,4 +105,4 @@ def _weights(example: Example, settings: SftSettings) -> np.ndarray[tuple[int], 
     rng = np.random.default_rng(example.token_ids.astype(np.uint32))
     is_drawn = rng.random(len(is_action)) < settings.context_share
     context = np.where(is_drawn, settings.context_weight / settings.context_share, 0.0)
-    return np.where(is_action, 1.0, context).astype(np.float32)
+    return (np.where(is_action, 1.0, context) * example.is_taught[1:]).astype(np.float32)

@@ -91,7 +91,7 @@ def test_demonstrations_are_laid_out_as_served_and_acted_by_the_worker_only():
     assert len(example.token_ids) == len(example.is_action)
     acted = example.token_ids[example.is_action]
     assert (acted == renderer.stop_token_ids[0]).sum() == len(demo.turns)
-    assert renderer.decode(acted) == "".join(written + "<|im_end|>" for written, _ in demo.turns)
+    assert renderer.decode(acted) == "".join(written + "<|im_end|>" for written, *_ in demo.turns)
 
 
 def test_every_tool_name_of_the_demonstrations_is_one_token():
