@@ -4,6 +4,9 @@ Invariants
 - Nothing is sent that is known to kill or confuse the server: an id outside the vocabulary, a prompt beyond the
   context, a request id that is a prefix of another (aborts match by prefix).
 - A call that is cancelled or times out is aborted on the server too.
+
+aiohttp and not httpx: a generate call costs a sixth of the CPU (0.6 against 3.7 ms, both on a busy core), and every
+turn of every episode makes one.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 import numpy as np
 import orjson
 
@@ -27,7 +30,9 @@ RID_LENGTH = 32
 CONTEXT_MARGIN = 8
 """SGLang 0.5.23 keeps the last seven positions of the context back and silently shortens answers that need them."""
 ADMIN_TIMEOUT_S = 30.0
-PROBE_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = PROBE_TIMEOUT_S = 5.0
+KEEPALIVE_S = 2.0
+"""The server closes idle connections after 5 s: one that is reused at that moment breaks."""
 HEALTH_TIMEOUT_S = 25.0
 """The server itself gives up on its health generation after 20 s."""
 
@@ -69,16 +74,12 @@ class EngineClient:
         self.base_url = base_url.rstrip("/")
         self._vocab_size, self._context_length = vocab_size, context_length
         self._request_timeout_s = request_timeout_s
-        headers = {"content-type": "application/json"}
+        self._headers = {"content-type": "application/json"}
         if api_key:
-            headers["authorization"] = f"Bearer {api_key}"
-        self._http = httpx.AsyncClient(
-            base_url=self.base_url,
-            headers=headers,
-            timeout=httpx.Timeout(request_timeout_s, connect=PROBE_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
-            trust_env=False,
-        )
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._max_connections = max_connections
+        self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -92,7 +93,9 @@ class EngineClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        self._is_closed = True
+        if self._session is not None:
+            await self._session.close()
 
     async def generate(
         self, input_ids: Int32Array, sampling: Sampling, stop_token_ids: Sequence[int], rid: str
@@ -219,19 +222,30 @@ class EngineClient:
 
     async def _send(self, method: str, path: str, content: bytes | None, timeout_s: float) -> Any:
         try:
-            response = await self._http.request(method, path, content=content, timeout=timeout_s)
-        except httpx.HTTPError as error:
+            status, answer = await self._exchange(method, path, content, timeout_s)
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            reason = f"{type(error).__name__} {error}".strip()
+            raise EngineUnavailable(f"{self.base_url}{path}: {reason}", retry_after_s=1.0) from error
+        body = _decoded(answer)
+        if status >= 500:
             raise EngineUnavailable(
-                f"{self.base_url}{path}: {type(error).__name__} {error}", retry_after_s=1.0
-            ) from error
-        body = _decoded(response.content)
-        if response.status_code >= 500:
-            raise EngineUnavailable(
-                f"{self.base_url}{path} answered {response.status_code}: {error_message(body)}", retry_after_s=1.0
+                f"{self.base_url}{path} answered {status}: {error_message(body)}", retry_after_s=1.0
             )
-        if response.status_code >= 400:
-            raise EngineRejected(f"{self.base_url}{path} answered {response.status_code}: {error_message(body)}")
+        if status >= 400:
+            raise EngineRejected(f"{self.base_url}{path} answered {status}: {error_message(body)}")
         return body
+
+    async def _exchange(self, method: str, path: str, content: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+        if self._is_closed:
+            raise EngineUnavailable(f"{self.base_url}: this client is closed")
+        if self._session is None:  # made here: it belongs to the running loop
+            connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=KEEPALIVE_S)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._session.request(
+            method, self.base_url + path, data=content, timeout=timeout, allow_redirects=False
+        ) as response:
+            return response.status, await response.read()
 
 
 def _decoded(content: bytes) -> Any:
