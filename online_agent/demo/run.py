@@ -27,7 +27,7 @@ from online_agent.demo.report import write_report
 from online_agent.demo.service import running_service
 from online_agent.demo.summary import print_summary
 from online_agent.demo.traffic import Evaluator, Progress, Traffic
-from online_agent.errors import BadInput
+from online_agent.errors import BadInput, OnlineAgentError
 
 ENV = "bug_repair"
 POLICY = "the shipped 0.7M seed policy (rebuild it with `online-agent seed-policy`)"
@@ -222,6 +222,9 @@ def run(directory: Path, seed: int) -> int:
         report = asyncio.run(run_demo(Plan(seed=seed), directory, console))
     except ApiFailure as failure:
         console.print(f"[red]the API failed a request:[/] {failure}", highlight=False)
+        return 1
+    except OnlineAgentError as error:
+        console.print(f"[red]{type(error).__name__}:[/] {error}", highlight=False)
         return 1
     print_summary(console, report, directory)
     return 0 if all(gate["met"] for gate in report["gates"]) else 1

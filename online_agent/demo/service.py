@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -50,14 +51,19 @@ async def running_service(data_dir: Path, overrides: Mapping[str, str]) -> Async
 
 async def _wait_ready(process: asyncio.subprocess.Process, data_dir: Path, log: Path) -> Service:
     facts_file = data_dir / "run" / "api.json"
-    async with asyncio.timeout(START_TIMEOUT_S):
-        while not facts_file.exists():
-            if process.returncode is not None:
-                tail = log.read_text(errors="replace")[-2000:]
-                raise OnlineAgentError(f"online-agent up ended with code {process.returncode}:\n{tail}")
-            await asyncio.sleep(0.2)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not facts_file.exists():
+        if process.returncode is not None:
+            raise OnlineAgentError(f"`online-agent up` ended with code {process.returncode}:\n{_tail(log)}")
+        if time.monotonic() > deadline:
+            raise OnlineAgentError(f"not everything was ready after {START_TIMEOUT_S:.0f} s:\n{_tail(log)}")
+        await asyncio.sleep(0.2)
     facts = json.loads(facts_file.read_text())
     return Service(facts["url"], Path(facts["key_file"]).read_text().strip(), log)
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
