@@ -24,6 +24,8 @@ from online_agent.supervisor.supervisor import Plan
 _DRAIN_MARGIN_S = 5.0
 _LEARNER_STOP_S = 30.0
 _ENGINE_STOP_S = 30.0
+# Beyond the engine's own start-up time, so that its process says itself why it was too slow.
+_START_MARGIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def plan_deployment(settings: Settings) -> Deployment:
 
 
 def _processes(settings: Settings, env: Mapping[str, str], api_port: int) -> list[ChildSpec]:
-    start_s = settings.engine.start_timeout_s
+    start_s = settings.engine.start_timeout_s + _START_MARGIN_S
     data_dir = settings.data_dir
     processes = [
         ChildSpec(
