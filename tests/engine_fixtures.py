@@ -18,7 +18,8 @@ from online_agent.serving.launcher import EngineProcess
 from online_agent.serving.readiness import wait_ready
 from tests.fakes.tiny_model import CONTEXT_LENGTH, VOCAB_SIZE, write_tiny_model
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
+"""15 to 35 s where the cores are free; tests of others may share them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

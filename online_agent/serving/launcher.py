@@ -4,7 +4,7 @@ Invariants
 - The server starts on the weights it is to serve, under their version: it never answers with others.
 - Keys travel in a file that only this user reads, never in the argument list; the server's own log is kept at a level
   that does not print its configuration.
-- Only the process started here and its descendants are ever signalled, by pid.
+- Only the process started here, its descendants and its session are ever signalled, by pid.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -195,9 +196,16 @@ def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def _family(pid: int) -> list[psutil.Process]:
-    """The process and its descendants; their identity is pid plus start time, so a reused pid is not mistaken."""
-    try:
-        parent = psutil.Process(pid)
-        return [*parent.children(recursive=True), parent]
-    except psutil.NoSuchProcess:
-        return []
+    """The process, its descendants, and all of the session it leads: children outlive a parent that was killed.
+
+    A process is known by pid and start time, so a reused pid is not mistaken for it.
+    """
+    family: set[psutil.Process] = set()
+    with suppress(psutil.NoSuchProcess):
+        leader = psutil.Process(pid)
+        family.update((leader, *leader.children(recursive=True)))
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == pid:
+                family.add(process)
+    return list(family)

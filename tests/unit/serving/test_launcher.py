@@ -107,6 +107,23 @@ async def test_stopping_takes_the_children_along_also_when_they_refuse(
     engine.stop()  # again: nothing to do
 
 
+async def test_children_of_a_server_that_was_killed_are_stopped_too(
+    model_dirs: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = "import time; print('child up', flush=True); time.sleep(60)"
+    stand_in(monkeypatch, f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])")
+    engine = process(model_dirs, tmp_path)
+    engine.start()
+    assert engine.pid is not None
+    await until(lambda: engine.log_tail() == "child up\n")
+    [orphan] = psutil.Process(engine.pid).children()
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: not engine.is_running)
+    assert orphan.is_running()
+    engine.stop(grace_s=0.2)
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+
+
 def test_the_stub_stands_in_for_what_is_only_imported() -> None:
     program = """
 import triton, triton.language as tl, torchvision, sgl_kernel
