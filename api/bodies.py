@@ -16,7 +16,8 @@ MAX_ROW_NUMBER = 2**63 - 1  # likewise, of the ids of events
 RowId = Annotated[str, Path(min_length=1, max_length=64)]
 VersionId = Annotated[int, Path(ge=0, le=MAX_VERSION, description="A weight version")]
 PageSize = Annotated[int, Query(ge=1, le=500)]
-NumberCursor = Annotated[int | None, Query(ge=0, le=MAX_ROW_NUMBER, description="`next_cursor` of the page before")]
+NumberCursor = Annotated[int | None, Query(ge=0, le=MAX_VERSION, description="`next_cursor` of the page before")]
+EventCursor = Annotated[int | None, Query(ge=0, le=MAX_ROW_NUMBER, description="`next_cursor` of the page before")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.auth import OperatorCaller
-from api.bodies import MAX_ROW_NUMBER, NumberCursor, PageSize
+from api.bodies import MAX_ROW_NUMBER, EventCursor, PageSize
 from api.events import service
 from api.events.schemas import EventList
 from api.limits import StrictRoute
@@ -24,7 +24,7 @@ async def list_events(
     caller: OperatorCaller,
     kind: Kinds = [],  # noqa: B006 - FastAPI copies it
     after: Annotated[int, Query(ge=0, le=MAX_ROW_NUMBER)] = 0,
-    cursor: NumberCursor = None,
+    cursor: EventCursor = None,
     limit: PageSize = 100,
 ) -> EventList:
     """Events after a given one, oldest first."""

@@ -278,9 +278,10 @@ def make_keys(db: Database) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_world(data_dir: Path, **sections: Any) -> AsyncIterator[World]:
-    """A started application at version 1, serving; closed after the block."""
+    """A started application at version 1, serving; closed after the block. A database given by URL is migrated."""
     settings = Settings(data_dir=data_dir, **sections)
-    shutil.copyfile(_empty_database(), data_dir / "online_agent.db")
+    if not settings.database.url:
+        shutil.copyfile(_empty_database(), data_dir / "online_agent.db")
     db = Database(settings.database_url)
     runner, engine, jobs = FakeRunner(db), FakeEngine(), FakeJobs()
 
