@@ -12,6 +12,14 @@ from tests.fakes.learner import BATCH, live_until, new_workplace, open_workplace
 from tests.fakes.tiny_model import write_tiny_model
 
 LIFE_TIMEOUT_S = 100.0
+# The learner and what DeepSpeed and transformers would import at their first use.
+PRELOADED = [
+    "tests.fakes.learner",
+    "deepspeed.module_inject",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "transformers.models.qwen3.modeling_qwen3",
+]
 HAS_HAPPENED = {Stage.COMMITTED, Stage.ANNOUNCED}
 
 
@@ -21,7 +29,7 @@ def processes():
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DS_ACCELERATOR", "cpu")
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.fakes.learner", "deepspeed"])
+        context.set_forkserver_preload(PRELOADED)
         yield context
 
 

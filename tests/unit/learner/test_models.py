@@ -3,11 +3,21 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    Qwen2ForCausalLM,
+)
 
 from online_agent.config.settings import LearnerSettings
 from online_agent.errors import ConfigError
 from online_agent.learner.batching import collate
+from online_agent.learner.last_layer import is_known_decoder
 from online_agent.learner.models import Actor, Critic, load_causal_lm
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.training_episodes import episode, random_episodes
@@ -114,6 +124,25 @@ def test_an_architecture_with_other_layers_is_evaluated_the_plain_way():
     ours = log_probs(Actor(causal_lm), collate(episodes, (0, 1, 2, 3), CPU)).tolist()
 
     assert ours == pytest.approx([lp for e in episodes for lp in plain_log_probs(causal_lm, e)], abs=2e-5)
+
+
+@pytest.mark.parametrize("kind", [LlamaForCausalLM, Qwen2ForCausalLM, MistralForCausalLM])
+def test_other_pre_norm_decoders_take_the_short_cuts_and_give_the_same_numbers(kind):
+    torch.manual_seed(0)
+    config = kind.config_class(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=32, initializer_range=0.3,
+    )  # fmt: skip
+    causal_lm = kind(config).eval()
+    episodes = random_episodes(4, 60, num_shared=10)
+    expected = [lp for e in episodes for lp in plain_log_probs(causal_lm, e)]
+    batch = collate(episodes, (0, 1, 2, 3), CPU)
+
+    ours = log_probs(Actor(causal_lm), batch).tolist()
+
+    assert is_known_decoder(causal_lm.base_model)
+    assert batch.num_shared >= 10
+    assert ours == pytest.approx(expected, abs=5e-5)
 
 
 def test_a_model_that_caps_its_logits_is_refused():
