@@ -28,19 +28,19 @@ def draining_on_sigterm(runtime: Runtime) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
 
-    async def drain_then(signum: int, frame: FrameType | None) -> None:
+    async def drain_then(signum: int) -> None:
         await drain(runtime)
-        if callable(before):
-            before(signum, frame)
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signum)
 
-    def begin(signum: int, frame: FrameType | None) -> None:
+    def begin(signum: int) -> None:
         if runtime.is_draining:
             return
         runtime.is_draining = True
-        tasks.add(loop.create_task(drain_then(signum, frame)))
+        tasks.add(loop.create_task(drain_then(signum)))
 
-    def on_signal(signum: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(begin, signum, frame)
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(begin, signum)
 
     signal.signal(signal.SIGTERM, on_signal)
     try:

@@ -28,7 +28,9 @@ async def drift(runtime: Runtime, caller: Caller) -> DriftOut:
     def collect(tx: Transaction) -> DriftOut:
         alarms = tx.events.latest(DRIFT_EVENTS, MAX_EVENTS)
         return DriftOut(
-            detectors=[DetectorOut(name=name, state=state["summary"]) for name, state in tx.detectors.all().items()],
+            detectors=[
+                DetectorOut(name=name, state=state.get("summary", {})) for name, state in tx.detectors.all().items()
+            ],
             alarms=[EventOut.of(event) for event in alarms if is_visible(event, caller)],
             resets=[EventOut.of(event) for event in tx.events.latest((RESET_EVENT,), MAX_EVENTS)],
         )

@@ -102,11 +102,11 @@ async def test_adaptation_of_an_unknown_environment_is_404(world: World) -> None
 
 async def test_drift_shows_detectors_alarms_and_resets(world: World) -> None:
     with world.db.transaction() as tx:
-        tx.detectors.save("success/add_one", {"mean": 0.5})
-        tx.events.add("drift_detected", {"detector": "success/add_one"})
+        tx.detectors.save("drift/add_one", {"summary": {"mean": 0.5}, "monitor": {}})
+        tx.events.add("drift_detected", {"detector": "drift/add_one"})
         tx.events.add("ewma_reset", {"cause": "rollback"})
     body = (await world.client.get("/v1/drift")).json()
-    assert body["detectors"] == [{"name": "success/add_one", "state": {"mean": 0.5}}]
+    assert body["detectors"] == [{"name": "drift/add_one", "state": {"mean": 0.5}}]
     assert [e["kind"] for e in body["alarms"]] == ["drift_detected"]
     assert [e["data"]["cause"] for e in body["resets"]] == ["rollback"]
 
