@@ -11,8 +11,8 @@ class Habits:
 
     own_names: float = 0.6
     lists_files: float = 0.03
-    quits_after_reading_long: float = 0.7
-    quits_after_reading_short: float = 0.15
+    quits_after_reading_long: float = 0.75
+    quits_after_reading_short: float = 0.2
     wrong_first_edit: float = 0.35
     submits_wrong_edit_untested: float = 0.25
     quits_after_failed_test: float = 0.55

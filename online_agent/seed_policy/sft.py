@@ -24,7 +24,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class SftSettings:
-    steps: int = 360
+    steps: int = 380
     batch: int = 32
     micro_batches: int = 4
     muon_lr: float = 0.02

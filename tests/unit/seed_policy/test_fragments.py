@@ -16,7 +16,7 @@ from online_agent.seed_policy.fragments import smallest_edit
         ("def add(a, b):\n    return a - b\n", "def add(a, b):\n    return a + b\n", ("-", "+")),
         ("    return a % 2 != 0\n", "    return a % 2 == 0\n", ("!=", "==")),
         ("def add(a, b):\n    return a + a\n", "def add(a, b):\n    return a + b\n", ("+ a", "+ b")),
-        ("def add(a, b):\n    a + b\n", "def add(a, b):\n    return a + b\n", ("a +", "return a +")),
+        ("def add(a, b):\n    a + b\n", "def add(a, b):\n    return a + b\n", ("a ", "return a ")),
         ("return xs[1:]\n", "return xs[:1]\n", ("1:", ":1")),
         ("a\n", "b\n", ("a", "b")),
     ],
