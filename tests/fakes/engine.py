@@ -56,7 +56,7 @@ class ScriptedEngine:
 
     Faults, each taken once, in order: ``refuse_load``, ``corrupt_load`` (loads other bytes), ``keep_cache`` (the
     refusal after which the weights are new all the same), ``die_on_load``, ``error_500`` (next generate),
-    ``hang_load``.
+    ``hang_load``, ``refuse_flush``.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class ScriptedEngine:
         return _json({"message": "Generation continued successfully.", "status": "ok"})
 
     async def _flush(self, body: dict[str, Any]) -> Response:
-        if self._running and self._is_open.is_set():
+        if self._take_fault("refuse_flush") or (self._running and self._is_open.is_set()):
             return Response("Flush cache failed.\n", 400)
         self._cache.clear()
         return Response("Cache flushed.\n")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from envs.types import Observation
+from online_agent.serving.client import EngineClient
 from online_agent.types import EpisodeStatus, Limits, Sampling, SpanKind, StopReason, training_episode
 from tests.fakes.engine import Reply
 from tests.fakes.environment import FILES, NotesSession
 from tests.unit.agent.conftest import Desk, call_text, joined
+from tests.waiting import until
 
 READ = call_text("read_file", path="notes.txt")
 EDIT = call_text("edit_file", path="src/calc.py", old="a - b", new="a + b")
@@ -67,6 +71,22 @@ async def test_c05_exactly_the_sampled_ids_are_trained_on(desk: Desk) -> None:
     assert [s.kind for s in spans if s.turn == 1] == [SpanKind.ACTION]
 
 
+async def test_c05_of_three_and_two_sampled_ids_five_are_trained_on(desk: Desk) -> None:
+    """The call is cut off in turn 1, which the model is told in an observation; turn 2 says nothing more."""
+    [end], [newline] = desk.ids("<|im_end|>"), desk.ids("\n")
+    first, second = [*desk.ids("<tool_call>"), *desk.ids("{"), end], [*desk.ids("."), end]
+    assert (len(first), len(second)) == (3, 2)
+    desk.engine.replies.extend([Reply(first), Reply(second)])
+    record = await desk.run()
+    episode = training_episode(record.id, desk.spans(record.id), 1.0, 1.0)
+    assert episode.num_action_tokens == int(episode.action_mask.sum()) == 5
+    assert episode.token_ids[episode.action_mask].tolist() == first + second
+    after_turn_1 = int(np.flatnonzero(episode.action_mask)[2]) + 1
+    assert episode.token_ids[after_turn_1] == newline
+    assert not episode.action_mask[after_turn_1]
+    assert np.isfinite(episode.logprobs[episode.action_mask]).all()
+
+
 async def test_c08_ids_that_text_would_not_give_back_are_kept_and_continued(desk: Desk) -> None:
     sampled = [*desk.ids("he"), *desk.ids("llo"), *desk.ids(f" {READ}<|im_end|>")]
     assert len(desk.ids("hello")) == 1 < len(desk.ids("he")) + len(desk.ids("llo"))
@@ -108,6 +128,7 @@ async def test_c09_a_null_log_prob_keeps_the_text_and_bars_the_episode_from_trai
     desk.grade(record.id)
     with desk.db.reading() as tx:
         assert tx.episodes.untrainable_by_reason() == {record.untrainable_reason: 1}
+        assert tx.episodes.queue().num_ready == 0
 
 
 async def test_fewer_log_probs_than_ids_are_not_filled(desk: Desk) -> None:
@@ -118,12 +139,16 @@ async def test_fewer_log_probs_than_ids_are_not_filled(desk: Desk) -> None:
     assert f"{len(ids)} ids but {len(ids) - 1} log-probs" in record.untrainable_reason
 
 
-async def test_c10_a_missing_log_prob_of_an_input_token_is_no_fault(desk: Desk) -> None:
-    desk.say(READ, raw={"input_token_logprobs": [[None, 5, None]]})
-    desk.say(SUBMIT)
+async def test_c10_a_missing_log_prob_of_an_input_token_is_no_fault(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turn 2 shares over 500 tokens with turn 1; the engine has no log-prob for the first new one."""
+    monkeypatch.setattr(type(desk.environments["notes"]), "system_prompt", lambda self: "word " * 200)
+    desk.say(READ)
+    desk.say(SUBMIT, raw={"input_token_logprobs": [[None, 5, None], [-1.0, 6, None]]})
     record = await desk.run()
     assert record.untrainable_reason is None
-    assert desk.turns(record.id)[1].num_cached_tokens > 0
+    assert desk.turns(record.id)[1].num_cached_tokens >= 500
     assert all("logprob_start_len" not in body for body in desk.engine.bodies("/generate"))
 
 
@@ -134,6 +159,25 @@ async def test_c13_a_turn_keeps_the_versions_its_tokens_were_sampled_under(desk:
     [action] = [s for s in desk.spans(record.id) if s.kind is SpanKind.ACTION]
     assert [run.version for run in action.version_runs] == [7]
     assert (record.oldest_version, record.newest_version) == (7, 7)
+
+
+async def test_c13_an_update_that_lands_during_the_call_does_not_hide_its_staleness(
+    desk: Desk, model_dirs: dict[int, Path]
+) -> None:
+    """Dispatched under v7; v8 is asked for while the reply is held and waits for it; the trainer is at 9 later."""
+    desk.engine.version_label = "7"
+    desk.say(SUBMIT, delay_s=0.4)
+    episode_id = await desk.start()
+    await until(lambda: desk.engine.num_running == 1)
+    async with EngineClient(desk.engine.url) as trainer:
+        await trainer.update_weights(model_dirs[2], 8)
+    record = await desk.ended(episode_id)
+    desk.grade(episode_id)
+    assert desk.engine.version_label == "8"
+    assert (record.oldest_version, record.newest_version) == (7, 7)
+    with desk.db.transaction() as tx:
+        assert tx.episodes.reserve(1, 1, current_version=9, max_staleness=1) == []
+        assert tx.episodes.drops_by_reason() == {"stale:2": 1}
 
 
 async def test_c36_control_tokens_in_a_file_stay_text_and_add_no_turn(desk: Desk) -> None:
@@ -217,6 +261,18 @@ async def test_an_observation_that_would_overflow_the_context_ends_the_episode_a
     desk.say(call_text("read_file", path="big.txt"))
     record = await desk.run()
     assert (record.status, record.stop_reason) == (EpisodeStatus.FINISHED, StopReason.MAX_TOKENS)
+
+
+async def test_a_prompt_too_long_for_the_model_fails_the_episode_and_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(desk.environments["notes"]), "system_prompt", lambda self: "word " * 1500)
+    record = await desk.run()
+    assert (record.status, record.stop_reason) == (EpisodeStatus.FAILED, StopReason.OUTAGE)
+    assert re.fullmatch(
+        r"EngineRejected: the prompt of \d{4} tokens leaves no room in 10\d\d", record.failure_reason or ""
+    )
+    assert desk.engine.requests == []
 
 
 async def test_running_out_of_time_inside_a_tool_is_a_result_that_keeps_the_sampled_tokens(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from envs.errors import SandboxFailed
-from envs.types import Observation
+from envs.types import Observation, Task, ToolSpec
 from online_agent.agent.requests import EpisodeEvent
 from online_agent.agent.runner import EpisodeRunner
 from online_agent.errors import Busy, Conflict, NotFound, UnknownName
@@ -18,7 +19,7 @@ from online_agent.store.records import ChangeNew
 from online_agent.types import EpisodeStatus, Limits, Sampling, SpanKind, StopReason, Visibility
 from tests.engine_fixtures import free_port
 from tests.fakes.engine import Reply, ScriptedEngine
-from tests.fakes.environment import NotesSession
+from tests.fakes.environment import NotesEnvironment, NotesSession
 from tests.fakes.tiny_model import CONTEXT_LENGTH, VOCAB_SIZE
 from tests.unit.agent.conftest import SETTINGS, TENANT, Desk, call_text, joined
 from tests.waiting import until
@@ -233,6 +234,50 @@ async def test_c34_a_tool_renamed_in_the_middle_of_an_episode(desk: Desk, silent
     assert revisions[0] == record.env_revision != revisions[-1]
     assert joined([s for s in desk.spans(episode_id) if s.turn == 0]) == before
     assert all(s.logprobs is None for s in desk.spans(episode_id) if s.kind is SpanKind.OBSERVATION)
+
+
+class RunningTests(NotesEnvironment):
+    """Two tools; whoever listens hears of each run of the tests."""
+
+    def __init__(self, on_tests_run: Callable[[], None]) -> None:
+        self._on_tests_run = on_tests_run
+
+    def tools(self) -> Sequence[ToolSpec]:
+        nothing = {"type": "object", "properties": {}, "required": []}
+        return (*super().tools()[1:2], ToolSpec("run_tests", "Run the tests.", nothing))
+
+    async def start(self, task: Task) -> NotesSession:
+        environment = self
+
+        class Session(NotesSession):
+            async def call(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
+                if tool != "run_tests":
+                    return await super().call(tool, arguments)
+                environment._on_tests_run()
+                return Observation("1 failed")
+
+        return Session(task)
+
+
+async def test_c34_a_call_of_the_old_name_after_the_second_step_names_the_tools_there_are(desk: Desk) -> None:
+    """read_file, run_tests; the operator renames run_tests to execute_tests; step 3 still calls run_tests."""
+    rename = {"tool": "run_tests", "to": "execute_tests"}
+    desk.environments["notes"] = RunningTests(lambda: inject(desk, "rename_tool", silent=False, mid=True, **rename))
+    desk.say(READ, call_text("run_tests"), call_text("run_tests"), "I give up")
+    record = await desk.run()
+    first, second, third, _ = desk.turns(record.id)
+    assert second.observations == [Observation("1 failed")]
+    assert third.observations == [
+        Observation(
+            "error: unknown tool run_tests; tools: read_file, execute_tests\n"
+            "tools are now: read_file(path), execute_tests()",
+            is_error=True,
+        )
+    ]
+    assert first.env_revision == second.env_revision == record.env_revision != third.env_revision
+    assert all(s.logprobs is None for s in third.spans if s.kind is SpanKind.OBSERVATION)
+    earlier = joined([s for s in desk.spans(record.id) if s.turn < 2])
+    assert desk.prompts()[2] == earlier
 
 
 async def test_a_change_that_waits_for_episodes_starts_when_they_have_finished(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from online_agent.errors import CorruptVersion, EngineLost, ForeignVersion, SwapFailed
 from online_agent.serving.client import EngineClient, new_rid
-from online_agent.serving.swap import restore, swap
+from online_agent.serving.swap import FLUSH_RETRY_S, restore, swap
 from online_agent.types import Sampling, VersionOrigin
 from online_agent.weights.store import WeightStore
 from online_agent.weights.version_dir import VersionDir
@@ -98,6 +99,19 @@ async def test_when_the_cache_was_kept_it_is_flushed_and_the_version_loaded_agai
     assert len(engine.bodies("/flush_cache")) == 1
     assert len(engine.bodies("/update_weights_from_disk")) == 2
     assert (await client.model_info()).weight_version == 2
+
+
+async def test_c12_a_refused_flush_is_asked_for_again_before_the_version_is_announced(
+    engine: ScriptedEngine, client: EngineClient, versions: dict[int, VersionDir]
+) -> None:
+    engine.faults.extend(["keep_cache", "refuse_flush", "refuse_flush"])
+    started_at = time.monotonic()
+    await swap(client, versions[2], last_good=versions[1], timeout_s=5)
+    assert time.monotonic() - started_at >= 2 * FLUSH_RETRY_S
+    asked = [path for path, _ in engine.requests]
+    assert asked.count("/flush_cache") == 3
+    assert asked.count("/continue_generation") == 1
+    assert asked.index("/continue_generation") > max(i for i, path in enumerate(asked) if path == "/flush_cache")
 
 
 async def test_a_load_that_hangs_past_the_deadline_puts_the_last_good_version_back(
