@@ -22,8 +22,8 @@ class Sandbox(Protocol):
     ) -> SandboxResult:
         """Run argv in a fresh jail whose writable working directory holds ``files``.
 
-        ``collect_files`` returns the regular text files left behind; ``as_verifier`` runs as another user than agents do.
-        A job that fails, loops or floods is a result; only a sandbox that could not do its work raises (SandboxFailed).
+        ``collect_files`` returns the regular text files left behind; ``as_verifier`` runs as another user than agents.
+        A job that fails, loops or floods is a result; only a sandbox that could not do its work raises SandboxFailed.
         """
         ...
 

@@ -28,7 +28,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to do. ``files`` is what the agent starts from; ``data`` is for the verifier, never shown to the agent."""
+    """One thing to do. ``files`` is what the agent starts from; ``data`` is for the verifier alone, never shown."""
 
     env: str
     id: str
@@ -76,7 +76,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An injected alteration of tools or API. ``silent``: prompt and schemas keep the old state, only behaviour tells."""
+    """An injected alteration of tools or API. Silent: prompt and schemas keep the old state, only behaviour tells."""
 
     id: str
     kind: str
@@ -89,8 +89,9 @@ class Change:
 class SandboxResult:
     """One finished job. ``output`` is stdout and stderr in order, decoded with replacement characters, capped.
 
-    With ``collect_files``: ``files`` holds the regular text files left behind (None for a job that was cut short or got in the way),
-    ``links`` each symbolic link with its target (never followed), ``skipped_files`` what is too large or not text.
+    With ``collect_files``: ``files`` holds the regular text files left behind (None for a job that was cut short or got
+    in the way), ``links`` each symbolic link with its target (never followed), ``skipped_files`` what is too large or
+    not text.
     """
 
     output: str
