@@ -13,6 +13,7 @@ from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
 from api.weights.schemas import TrainedEpisode, VersionDetail, VersionEpisodes, VersionList, VersionMoved, VersionOut
 from online_agent.errors import Conflict, CorruptVersion, SwapFailed
+from online_agent.promotion.publish import check_candidate
 from online_agent.promotion.rollback import REQUEST, check_target
 from online_agent.store.records import VersionRecord
 from online_agent.store.session import Transaction
@@ -74,11 +75,16 @@ async def set_pinned(runtime: Runtime, version: int, is_pinned: bool) -> Version
 
 
 async def promote(runtime: Runtime, version: int) -> VersionMoved:
-    """The candidate serves, or the wait is over. Raises Conflict for a version in another state."""
+    """The candidate serves, or the wait is over.
+
+    Raises, before anything is asked for, Conflict for a version in another state, and CorruptVersion or ForeignVersion
+    for one that must not serve.
+    """
     record = await runtime.read(lambda tx: tx.weights.get(version))
     if record.state is not VersionState.SERVING:
         if record.state not in _PROMOTABLE:
             raise Conflict(f"version {version} is {record.state}; only a candidate can be promoted, use rollback")
+        await runtime.on_thread(lambda: check_candidate(runtime.db, runtime.weights, version))
         await runtime.on_thread(lambda: runtime.jobs.publish(version))
     outcome = await _wait(runtime, lambda tx: tx.weights.get(version))
     return VersionMoved(version=version, target=version, is_serving=outcome is not None)

@@ -30,6 +30,7 @@ from online_agent.store.records import VersionRecord
 from online_agent.store.session import Database
 from online_agent.telemetry.logging import bound, get_logger
 from online_agent.types import VersionState
+from online_agent.weights.fit import check_fits
 from online_agent.weights.store import WeightStore
 
 _log = get_logger(__name__)
@@ -63,6 +64,14 @@ async def publish_newest(
     limits = limits or SwapLimits()
     async with engine_lease(db, limits.lease_s):
         return await publish_under_lease(db, weights, engine, limits)
+
+
+def check_candidate(db: Database, weights: WeightStore, version: int) -> None:
+    """Returns when the files of ``version`` are whole, finite and fit what serves; changes nothing.
+
+    Raises CorruptVersion or ForeignVersion, and Conflict when nothing serves.
+    """
+    check_fits(weights.open(version), weights.open(serving_version(db).version).manifest)
 
 
 async def publish_under_lease(

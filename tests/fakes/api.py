@@ -237,14 +237,14 @@ class World:
         with self.db.transaction() as tx:
             tx.weights.insert(new)
 
-    def write_version(self, version: int) -> None:
-        """The smallest directory that counts as a whole version."""
+    def write_version(self, version: int, value: float | None = None) -> None:
+        """The smallest directory that counts as a whole version; its tensors hold ``value``."""
         with self.runtime.weights.writer(version) as directory:
             (directory / "serving/config.json").write_text('{"architectures": ["Tiny"]}')
             (directory / "serving/tokenizer.json").write_text("{}")
             (directory / "learner/state.json").write_text("{}")
             for name in ("serving/model.safetensors", "learner/critic.safetensors"):
-                save_file({"w": np.full((2, 2), version, np.float32)}, directory / name)
+                save_file({"w": np.full((2, 2), version if value is None else value, np.float32)}, directory / name)
 
     async def episode(self, who: str = "all", **body: Any) -> dict[str, Any]:
         """A graded episode of the key's tenant."""

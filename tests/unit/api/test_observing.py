@@ -143,12 +143,17 @@ async def test_metrics_tell_what_the_database_knows(world: World) -> None:
         for seconds in (0.5, 1.5):
             tx.events.add("swap", {"seconds": seconds, "held": 2, "failed": 0})
     commit_step(world, 2)
+    sick = await world.episode()
+    with world.db.transaction() as tx:
+        tx.episodes.mark_untrainable(sick["id"], "engine a, version 7: the log-prob at position 1 is null")
     await world.client.get("/v1/nowhere")
     text = (await world.client.get("/metrics")).text
-    values = dict(re.findall(r"^(online_agent_\S+(?:{.*?})?) (\S+)$", text, re.MULTILINE))
+    values = dict(re.findall(r"^(online_agent_\w+(?:{.*})?) (\S+)$", text, re.MULTILINE))
     assert values['online_agent_episodes{status="trained"}'] == "2.0"
-    assert values['online_agent_http_requests_total{method="POST",route="/v1/episodes",status="201"}'] == "2.0"
+    assert values['online_agent_http_requests_total{method="POST",route="/v1/episodes",status="201"}'] == "3.0"
     assert values['online_agent_http_requests_total{method="GET",route="unknown",status="404"}'] == "1.0"
+    null_reason = 'reason="engine a, version 7: the log-prob at position 1 is null"'
+    assert values[f"online_agent_episodes_untrainable{{{null_reason}}}"] == "1.0", "C09: the alarm counts"
     assert (values["online_agent_swap_seconds_median"], values["online_agent_swap_seconds_max"]) == ("1.0", "1.5")
     assert values["online_agent_swap_requests_held"] == "4.0"
     assert values["online_agent_swap_requests_failed"] == "0.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ def do_rollback(world: World, target: int, request_id: str, state: VersionState 
             tx.weights.move(version, {VersionState.VERIFIED}, VersionState.SERVING)
         elif state is VersionState.REJECTED:
             tx.weights.move(version, {VersionState.CANDIDATE}, VersionState.REJECTED, "the engine refused it")
+
+
+def add_candidate(world: World, value: float | None = None) -> None:
+    """Version 2 waits beside version 1, which serves; its tensors hold ``value``."""
+    world.write_version(1)
+    world.write_version(2, value)
+    with world.db.transaction() as tx:
+        tx.weights.insert(VersionNew(2, VersionOrigin.STEP, 1))
 
 
 @pytest.fixture
@@ -138,8 +147,7 @@ async def test_a_version_that_never_served_cannot_be_rolled_back_to(world: World
 
 
 async def test_a_promotion_answers_when_the_candidate_serves(world: World) -> None:
-    with world.db.transaction() as tx:
-        tx.weights.insert(VersionNew(2, VersionOrigin.STEP, 1))
+    add_candidate(world)
 
     def publish(version: int) -> None:
         with world.db.transaction() as tx:
@@ -154,9 +162,18 @@ async def test_a_promotion_answers_when_the_candidate_serves(world: World) -> No
     assert len(world.jobs.sent) == 1
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+async def test_c32_a_candidate_that_is_not_finite_is_refused_and_what_serves_stays(world: World, value: float) -> None:
+    add_candidate(world, value)
+    answer = await world.client.post("/v1/weights/2/promote")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "corrupt_version")
+    assert "w is not finite at element 0" in answer.json()["error"]["message"]
+    assert world.jobs.sent == []
+    assert (await world.client.get("/v1/weights")).json()["serving"] == 1
+
+
 async def test_a_candidate_that_a_newer_one_overtook_is_409(world: World) -> None:
-    with world.db.transaction() as tx:
-        tx.weights.insert(VersionNew(2, VersionOrigin.STEP, 1))
+    add_candidate(world)
 
     def supersede(version: int) -> None:
         with world.db.transaction() as tx:
