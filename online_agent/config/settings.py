@@ -70,7 +70,7 @@ class AgentSettings(Section):
 class LearnerSettings(Section):
     """SAO (arXiv 2607.07508): one optimiser step per ``batch_episodes`` episodes, each used once."""
 
-    batch_episodes: PositiveInt = 64
+    batch_episodes: PositiveInt = 48
     max_staleness_versions: PositiveInt = 8
     critic_updates: PositiveInt = 2
     critic_warmup_steps: Annotated[int, Field(ge=0)] = 2
