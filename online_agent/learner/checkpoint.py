@@ -12,8 +12,8 @@ The caller hands in a directory that is flushed and renamed when complete.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ def export(trainer: SaoTrainer, directory: Path) -> None:
     if not trainer.ranks.is_first:
         return
     serving, learner = directory / "serving", directory / "learner"
-    copy_model_files(trainer.model_dir, serving)
+    _write_model_files(trainer.model_files, serving)
     learner.mkdir(parents=True, exist_ok=True)
     _save(serving / MODEL_FILE, actor)
     _save(learner / "actor_optimizer.safetensors", actor_moments)
@@ -64,9 +64,9 @@ def restore(trainer: SaoTrainer, directory: Path) -> None:
             _restore_all(trainer, directory / "serving", directory / "learner")
         else:
             _begin_from(trainer, directory / "serving")
+        trainer.model_files = read_model_files(directory / "serving")
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CorruptVersion(f"cannot restore the learner from {directory}: {error!r}") from error
-    trainer.model_dir = directory / "serving"
 
 
 def _restore_all(trainer: SaoTrainer, serving: Path, learner: Path) -> None:
@@ -107,11 +107,24 @@ def _zero_moments(engine: ZeroEngine) -> dict[str, Tensor]:
     return {name: torch.zeros_like(tensor) for name, tensor in engine.moments().items()}
 
 
-def copy_model_files(source: Path, target: Path) -> None:
-    """Configuration, tokenizer and template of ``source`` are in ``target``; weights are not."""
-    if source.resolve() == target.resolve():
-        return
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_WEIGHT_PATTERNS, ".*"), dirs_exist_ok=True)
+def read_model_files(model_dir: Path) -> dict[str, bytes]:
+    """Configuration, tokenizer and template of a Hugging Face directory, by relative path; no weights.
+
+    Held in memory, because retention deletes the directory of the version they came from while the learner lives on.
+    """
+    paths = [path.relative_to(model_dir) for path in model_dir.rglob("*") if path.is_file()]
+    return {str(path): (model_dir / path).read_bytes() for path in paths if not _is_left_out(path)}
+
+
+def _is_left_out(path: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return is_hidden or any(fnmatch(path.name, pattern) for pattern in _WEIGHT_PATTERNS)
+
+
+def _write_model_files(files: Mapping[str, bytes], target: Path) -> None:
+    for path, content in files.items():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes(content)
 
 
 def _actor_weights(trainer: SaoTrainer) -> dict[str, Tensor]:

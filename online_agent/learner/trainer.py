@@ -68,7 +68,7 @@ class SaoTrainer:
             critic, lr=settings.critic_lr, clip_norm=settings.critic_clip_norm, settings=settings, ranks=self.ranks
         )
         self._backbone_prefix = f"causal_lm.{causal_lm.base_model_prefix}."
-        self.model_dir = model_dir
+        self.model_files = checkpoint.read_model_files(model_dir)
         self.num_steps = 0
 
     @property

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch.utils.hooks import RemovableHandle
 
 from envs.types import Verdict
 from online_agent.config.settings import LearnerSettings, Settings, WeightsSettings
@@ -66,6 +68,12 @@ def new_workplace(data_dir: Path, model_dir: Path, learner: LearnerSettings = LE
     place.weights.import_seed(model_dir)
     seed_version(place.db)
     return place
+
+
+def spoil_gradient(network: torch.nn.Module) -> RemovableHandle:
+    """From now until the handle is removed, one gradient of the network is NaN."""
+    first = next(p for p in network.parameters() if p.requires_grad)
+    return first.register_hook(lambda gradient: gradient * float("nan"))
 
 
 def live_until(data_dir: str, stage: Stage | None) -> None:

@@ -9,11 +9,13 @@ from safetensors.numpy import load_file
 from online_agent.errors import BrokerUnavailable, ConfigError, StorageFull
 from online_agent.learner.report import METRIC_KEYS
 from online_agent.learner.stages import Stage
+from online_agent.promotion.retention import prune_versions
 from online_agent.store.records import VersionNew
 from online_agent.types import EpisodeStatus, StepStatus, VersionOrigin, VersionState
+from online_agent.weights.tensors import check_finite
 from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.episodes import graded_episode
-from tests.fakes.learner import BATCH, LEARNER, Workplace, new_workplace
+from tests.fakes.learner import BATCH, LEARNER, Workplace, new_workplace, spoil_gradient
 from tests.fakes.tiny_model import write_tiny_model
 
 pytestmark = SILENCED
@@ -270,6 +272,41 @@ def test_a_skipped_step_is_a_row_with_its_reason_and_its_episodes_are_dropped(tm
         assert tx.control.get().is_paused
     assert events(place, "learner_paused") == [{"cause": "2 steps skipped in a row"}]
     place.db.close()
+
+
+def serve(place: Workplace, version: int) -> None:
+    """What promotion does, without an engine; then the retention of the last three."""
+    with place.db.transaction() as tx:
+        assert tx.weights.move(version, {VersionState.CANDIDATE}, VersionState.VERIFIED)
+        assert tx.weights.move(version, {VersionState.VERIFIED}, VersionState.SERVING)
+    prune_versions(place.db, place.weights, 3)
+
+
+@pytest.mark.slow
+def test_c32_a_nan_at_step_10_of_20_is_skipped_and_retention_keeps_only_healthy_versions(place):
+    loop = started(place)
+    for number in range(1, 21):
+        place.add_episodes(BATCH, version=loop.version)
+        hook = spoil_gradient(loop._trainer.actor.network) if number == 10 else None
+        before = loop.version
+        loop.run_once()
+        if hook is None:
+            serve(place, loop.version)
+        else:
+            hook.remove()
+            assert loop.version == before == 9
+
+    with place.db.reading() as tx:
+        steps = tx.steps.last(20)[::-1]
+        serving = tx.weights.serving()
+    assert [step.step for step in steps if step.status is StepStatus.SKIPPED] == [10]
+    assert steps[9].reason == "actor gradient is not finite"
+    assert (serving.version, serving.parent) == (19, 18)
+    kept = place.weights.versions()
+    assert kept == [16, 17, 18, 19], "what serves and the three before it as targets of a rollback"
+    for version in kept:
+        for file in place.weights.open(version).path.glob("*/*.safetensors"):
+            check_finite(file)
 
 
 def test_one_stale_episode_is_dropped_alone(place):

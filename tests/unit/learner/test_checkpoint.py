@@ -109,6 +109,19 @@ def test_configuration_tokenizer_and_template_come_along_and_weights_of_the_pare
     assert (tmp_path / "serving" / "config.json").read_bytes() == (model_dir / "config.json").read_bytes()
 
 
+def test_the_directory_a_trainer_came_from_may_be_gone_when_it_writes_the_next_version(make_trainer, tmp_path):
+    """Retention deletes the version a learner was started or restored from while the learner lives on."""
+    trainer = make_trainer()
+    trainer.export(tmp_path / "v1")
+    trainer.restore(tmp_path / "v1")
+    expected = {path.name for path in (tmp_path / "v1" / "serving").iterdir()}
+    shutil.rmtree(tmp_path / "v1")
+
+    trainer.export(tmp_path / "v2")
+
+    assert {path.name for path in (tmp_path / "v2" / "serving").iterdir()} == expected
+
+
 def test_nothing_written_can_run_code_when_it_is_loaded(make_trainer, tmp_path):
     trainer = make_trainer()
     trainer.export(tmp_path)

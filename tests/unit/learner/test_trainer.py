@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from online_agent.learner.report import METRIC_KEYS
 from tests.fakes.deepspeed_warnings import SILENCED
+from tests.fakes.learner import spoil_gradient
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.training_episodes import episode, random_episodes
 
@@ -219,7 +220,8 @@ def far_from_the_policy(episodes):
     [
         pytest.param(with_one_nan_reward, "episode e7: reward is nan", id="C32-nan-reward"),
         pytest.param(far_from_the_policy, "trust region masks 1.000 of the tokens", id="C04-all-masked"),
-        pytest.param(lambda es: [episode([1, 2], [0, 0])], "empty batch", id="C04-empty-mask"),
+        pytest.param(lambda es: [episode([1, 2], [0, 0])] * 2, "empty batch", id="C04-two-empty-masks"),
+        pytest.param(lambda es: far_from_the_policy(es[:2]), "trust region masks 1.000", id="C04-two-all-masked"),
         pytest.param(lambda es: [episode([], [])], "empty batch", id="C04-no-tokens"),
     ],
 )
@@ -233,6 +235,7 @@ def test_a_skipped_step_moves_nothing_and_the_next_one_trains(make_trainer, spoi
 
     assert skipped.skip_reason.startswith(reason)
     assert not skipped.needs_restore
+    assert skipped.metrics["actor/loss"] in (None, 0.0), "nothing measured, or the finite zero of an empty mask"
     assert_untouched(trainer, before)
     assert trainer.step(episodes, version=0, is_warmup=False).is_applied
 
@@ -247,11 +250,6 @@ def test_what_a_skipped_step_had_gathered_does_not_leak_into_the_next(make_train
 
     assert other["actor/grad_norm"] == one["actor/grad_norm"]
     assert other["critic/grad_norm"] == one["critic/grad_norm"]
-
-
-def spoil_gradient(network):
-    first = next(p for p in network.parameters() if p.requires_grad)
-    return first.register_hook(lambda gradient: gradient * float("nan"))
 
 
 def test_an_actor_gradient_that_is_not_finite_skips_the_step_and_moves_nothing(make_trainer):
