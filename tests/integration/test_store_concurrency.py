@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from online_agent.store.models.episodes import QUEUED
 from online_agent.store.records import Done, Fresh, Running
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus
+from online_agent.weights import WeightStore
 from tests.fakes.episodes import (
     TENANT,
     commit_step,
@@ -24,8 +26,9 @@ from tests.fakes.episodes import (
     reserve_step,
     seed_version,
 )
+from tests.unit.weights.conftest import publish
 
-_SECONDS = 4.0
+_SECONDS = 10.0
 _MAX_WAL_BYTES = 40 * 1024 * 1024
 
 
@@ -37,11 +40,13 @@ def _run_all(jobs: list[Callable[[], None]]) -> None:
         future.result()
 
 
-def test_fifty_writers_and_a_claiming_learner_lose_nothing(sqlite_url: str) -> None:
-    """C24: 5 episodes, 50 writers of turns, a learner that reserves and commits, a reader that never hurries."""
+@pytest.mark.slow
+def test_fifty_writers_and_a_claiming_learner_lose_nothing(sqlite_url: str, tmp_path: Path) -> None:
+    """C24: 5 episodes, 50 writers of turns, a learner that reserves, writes a version and commits, a slow reader."""
     db = Database(sqlite_url, busy_timeout_s=30.0)
     other = Database(sqlite_url, busy_timeout_s=30.0)  # a second process holds its own connections and no lock of ours
     seed_version(db)
+    weights = WeightStore(tmp_path / "weights")
     for _ in range(40):
         graded_episode(db)
     episodes = [open_episode(db) for _ in range(5)]
@@ -61,6 +66,7 @@ def test_fifty_writers_and_a_claiming_learner_lose_nothing(sqlite_url: str) -> N
         while time.monotonic() < ends_at:
             step = reserve_step(other, 2)
             if step is not None:
+                publish(weights, step)
                 steps.append(step)
                 commit_step(other, step)
 
