@@ -170,17 +170,19 @@ async def test_c13_tokens_keep_the_version_that_sampled_them_when_the_update_wai
     assert [run.version for run in after.version_runs] == [2]
 
 
-async def test_c12_the_prefix_cache_of_the_old_weights_is_gone_after_a_swap(engine: Engine) -> None:
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "with a long request under way"])
+async def test_c12_the_prefix_cache_of_the_old_weights_is_gone_after_a_swap(engine: Engine, is_busy: bool) -> None:
     prompt = (np.arange(800, dtype=np.int32) * 7) % 400 + 70
     cold = await engine.client.generate(prompt, GREEDY, NO_STOPS, new_rid())
     warm = await engine.client.generate(prompt, GREEDY, NO_STOPS, new_rid())
     assert warm.num_cached_tokens > 700
-    under_way = await start_long(engine, new_rid())
+    under_way = await start_long(engine, new_rid()) if is_busy else None
     await engine.client.pause()
     await engine.client.update_weights(engine.model_dirs[2], 2)
     await engine.client.resume()
     swapped = await engine.client.generate(prompt, GREEDY, NO_STOPS, new_rid())
-    await under_way
+    if under_way is not None:
+        await under_way
     assert swapped.num_cached_tokens == 0
     assert swapped.token_ids.tolist() != cold.token_ids.tolist()
     await engine.client.pause()

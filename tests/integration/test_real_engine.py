@@ -14,10 +14,11 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from online_agent.config.settings import EngineSettings
-from online_agent.errors import EngineUnavailable, OnlineAgentError, SwapFailed
+from online_agent.errors import EngineUnavailable, ForeignVersion, OnlineAgentError, SwapFailed
 from online_agent.serving.client import EngineClient, new_rid
 from online_agent.serving.launcher import EngineProcess
 from online_agent.serving.readiness import verify_served, wait_ready
@@ -67,6 +68,14 @@ class Trainer:
             difference = np.abs(logps - generation.logprobs)[run.start : run.end]
             worst = max(worst, float(difference.max()))
         return worst
+
+    def greedy(self, version: int, prompt: np.ndarray, num_tokens: int) -> list[int]:  # type: ignore[type-arg]
+        """What a server that started cold on this version says."""
+        ids = prompt.tolist()
+        for _ in range(num_tokens):
+            with torch.no_grad():
+                ids.append(int(self._models[version](torch.tensor([ids])).logits[0, -1].argmax()))
+        return ids[len(prompt) :]
 
 
 @pytest.fixture(scope="module")
@@ -123,12 +132,45 @@ async def test_c12_after_a_swap_answers_are_those_of_an_engine_that_started_on_t
     client: EngineClient, trainer: Trainer, versions: dict[int, VersionDir]
 ) -> None:
     prompt = (np.arange(800, dtype=np.int32) * 7) % 400 + 70
-    for _ in range(2):
-        await client.generate(prompt, Sampling(1.0, 1.0, 4), [], new_rid())
+    greedy = Sampling(0.0, 1.0, 8)
+    before = [await client.generate(prompt, greedy, [], new_rid()) for _ in range(2)]
+    assert before[1].num_cached_tokens > 700
     await swap(client, versions[2], last_good=versions[1], timeout_s=20)
-    generation = await client.generate(prompt, Sampling(1.0, 1.0, 8), [], new_rid())
+    generation = await client.generate(prompt, greedy, [], new_rid())
     assert generation.num_cached_tokens == 0
-    assert trainer.gap(prompt, generation, 1.0) < MAX_GAP
+    assert generation.token_ids.tolist() == trainer.greedy(2, prompt, 8) != before[0].token_ids.tolist()
+    sampled = await client.generate(prompt, Sampling(1.0, 1.0, 8), [], new_rid())
+    assert trainer.gap(prompt, sampled, 1.0) < MAX_GAP
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(None, None, 2)], ids=["every row", "every other row"])
+async def test_c14_a_tied_head_follows_the_embedding(
+    client: EngineClient, model_dirs: dict[int, Path], versions: dict[int, VersionDir], tmp_path: Path, rows: slice
+) -> None:
+    """1.0 on every row moves all logits alike, which a softmax does not show; on every other row it does."""
+    model = shutil.copytree(model_dirs[1], tmp_path / "model")
+    tensors = load_file(model / "model.safetensors")
+    assert "lm_head.weight" not in tensors
+    tensors["model.embed_tokens.weight"][rows] += 1.0
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    target = WeightStore(tmp_path / "weights").import_seed(model, 4)
+    await swap(client, target, last_good=versions[1], timeout_s=20)
+    generation = await client.generate(PROMPT, Sampling(1.0, 1.0, 64), [], new_rid())
+    assert [run.version for run in generation.version_runs] == [4]
+    assert Trainer({4: model}).gap(PROMPT, generation, 1.0) < MAX_GAP
+    assert Trainer({4: model_dirs[1]}).gap(PROMPT, generation, 1.0) > 0.05, "a missed sync would show"
+
+
+async def test_c14_a_directory_whose_names_match_nothing_is_an_error_and_changes_no_version(
+    client: EngineClient, model_dirs: dict[int, Path], versions: dict[int, VersionDir], tmp_path: Path
+) -> None:
+    model = shutil.copytree(model_dirs[2], tmp_path / "model")
+    tensors = {f"other.{name}": tensor for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    target = WeightStore(tmp_path / "weights").import_seed(model, 4)
+    with pytest.raises(ForeignVersion, match=f"none of its {len(tensors)} tensors is known"):
+        await swap(client, target, last_good=versions[1], timeout_s=20)
+    assert (await client.model_info()).weight_version == 1
 
 
 @pytest.mark.parametrize("damage", ["truncated", "absent", "foreign"])

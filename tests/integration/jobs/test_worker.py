@@ -65,10 +65,11 @@ class Workplace:
     def settings(self) -> Settings:
         return load_settings(data_dir=self.data_dir, broker=BrokerSettings(url=self.server.url))
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
+    def start_worker(self, **settings: str) -> subprocess.Popen[bytes]:
         env = {
             **os.environ,
             **FAST,
+            **settings,
             "ONLINE_AGENT_DATA_DIR": str(self.data_dir),
             "ONLINE_AGENT_BROKER__URL": self.server.url,
             "OMP_NUM_THREADS": "1",
@@ -135,6 +136,25 @@ def test_c23_kill_9_of_the_worker_in_the_middle_of_grading_grades_once(workplace
         second.send_signal(signal.SIGTERM)
         assert second.wait(30) == 0
         queue.close()
+
+
+@pytest.mark.slow
+def test_c23_what_is_delivered_again_to_a_second_worker_while_the_first_works_is_done_once(
+    workplace: Workplace,
+) -> None:
+    """Each sweep is one more delivery: about six in the three seconds that the first worker takes."""
+    with running_redis(workplace.server):
+        for _ in range(2):
+            workplace.start_worker(ONLINE_AGENT_JOBS__GRADING_LEASE_S="20")
+        episode_id = finish_episode(workplace.db)
+        wait_until(lambda: workplace.started() == ["train-0"])
+        time.sleep(3.0)
+        assert workplace.started() == ["train-0"]
+        (workplace.flags / "release").touch()
+        wait_until(lambda: workplace.status(episode_id) is EpisodeStatus.GRADED)
+        other = finish_episode(workplace.db, "train-1")
+        wait_until(lambda: workplace.status(other) is EpisodeStatus.GRADED)
+        assert sorted(workplace.started()) == ["train-0", "train-1"]
 
 
 @pytest.mark.slow
