@@ -33,6 +33,7 @@ ENV = "bug_repair"
 POLICY = "the shipped 0.7M seed policy (rebuild it with `online-agent seed-policy`)"
 TASKS_PER_SEED = 1_000_000  # seeds never share a task
 RECOVERY_WINDOW = 128
+SETTLE_TIMEOUT_S = 60.0
 RECOVERY_SHARE = 0.9
 
 
@@ -82,7 +83,7 @@ class Demo:
     async def _evaluate(self, name: str) -> None:
         label = f"held-out tasks, {name.replace('_', ' ')}"
         async with self._phase(label) as progress:
-            await self.api.post("/v1/training/pause")
+            await self._pause_training()
             sampled = await self.evaluator.measure(name, "sampled", self.plan.num_sampled, progress)
             greedy = await self.evaluator.measure(name, "greedy", self.plan.num_greedy, progress)
             await self.api.post("/v1/training/resume")
@@ -91,6 +92,16 @@ class Demo:
             f"  [bold]{sampled.rate:.2f}[/] sampled [dim][{low:.2f}, {high:.2f}], n = {sampled.num_episodes}[/]"
             f" · {greedy.rate:.2f} greedy [dim]n = {greedy.num_episodes} · version {sampled.version}[/]"
         )
+
+    async def _pause_training(self) -> None:
+        """No step is under way and the newest version serves, so that the weights stand still."""
+        await self.api.post("/v1/training/pause")
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                state = await self.api.get("/v1/training")
+                if state["state"] == "paused" and state["serving_version"] == state["current_version"]:
+                    return
+                await asyncio.sleep(0.2)
 
     async def _train(self, label: str, num_updates: int) -> None:
         async with self._phase(f"live traffic, {label}") as progress:
