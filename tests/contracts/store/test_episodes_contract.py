@@ -54,6 +54,7 @@ def test_an_episode_reads_back_as_it_was_created(db: Database, clock: ManualCloc
 
 
 def test_a_turn_reads_back_token_for_token(db: Database) -> None:
+    """C28: also an observation of bytes that were no text."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 2**31 - 1, 7).astype(np.int32)
     logprobs = -rng.random(7, dtype=np.float32)
@@ -63,7 +64,7 @@ def test_a_turn_reads_back_token_for_token(db: Database) -> None:
         Span(SpanKind.TEMPLATE, 0, np.array([9], np.int32)),
         Span(SpanKind.OBSERVATION, 0, np.array([], np.int32)),
     ]
-    text = "caf\u00e9 \U0001f600 \x00 \ud800 end"
+    text = "caf\u00e9 \U0001f600 \x00 \ud800 \ufffd\ufffd ok"
     new = TurnNew(
         spans=spans,
         env_revision="r2",
