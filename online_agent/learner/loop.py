@@ -134,7 +134,11 @@ class LearnerLoop:
         if report.skip_reason is not None:
             self._skip(step, report)
             return True
-        version = self._publish(step, report, (*resets, *report.resets))
+        try:
+            version = self._publish(step, report, (*resets, *report.resets))
+        except StorageFull:
+            self._give_back()
+            raise
         self._skipped_in_a_row = 0
         _log.info(
             "step committed",
@@ -176,15 +180,11 @@ class LearnerLoop:
         with self._db.transaction() as tx:
             tx.steps.renew(step, self._fence, self._settings.learner.lease_s)
             version = tx.weights.next_version()
-        try:
-            with self._weights.writer(
-                version, parent=parent, step=step, origin=VersionOrigin.STEP, recipe=RECIPE
-            ) as directory:
-                self._trainer.export(directory)
-                self._on_stage(Stage.WRITTEN)
-        except StorageFull:
-            self._give_back()
-            raise
+        with self._weights.writer(
+            version, parent=parent, step=step, origin=VersionOrigin.STEP, recipe=RECIPE
+        ) as directory:
+            self._trainer.export(directory)
+            self._on_stage(Stage.WRITTEN)
         self._on_stage(Stage.RENAMED)
         manifest = self._weights.open(version).manifest
         with self._db.transaction() as tx:
@@ -248,7 +248,7 @@ class LearnerLoop:
         _log.error("no space for the next version", reason=error.message, retry_s=STORAGE_RETRY_S)
 
     def _give_back(self) -> None:
-        """A step that was trained and could not be written: its episodes wait again, the trainer is put back."""
+        """A step that was trained and found no space: its episodes wait again, the trainer is put back."""
         with self._db.transaction() as tx:
             tx.steps.release_own(PROCESS_NAME)
             control = tx.control.get()

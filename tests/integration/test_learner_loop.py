@@ -9,8 +9,10 @@ from safetensors.numpy import load_file
 from online_agent.errors import BrokerUnavailable, ConfigError, StorageFull
 from online_agent.learner.report import METRIC_KEYS
 from online_agent.learner.stages import Stage
+from online_agent.learner.trainer import SaoTrainer
 from online_agent.promotion.retention import prune_versions
 from online_agent.store.records import VersionNew
+from online_agent.store.repositories.steps import StepRepository
 from online_agent.types import EpisodeStatus, StepStatus, VersionOrigin, VersionState
 from online_agent.weights.tensors import check_finite
 from tests.fakes.deepspeed_warnings import SILENCED
@@ -231,24 +233,29 @@ def test_a_full_disk_pauses_publishing_and_loses_nothing(place, monkeypatch):
     assert len(events(place, "publishing_resumed")) == 1
 
 
-def test_a_disk_that_fills_up_while_writing_puts_the_trainer_back(place, monkeypatch):
+@pytest.mark.parametrize(
+    ("owner", "method"), [(SaoTrainer, "export"), (StepRepository, "commit")], ids=["weights", "database"]
+)
+def test_a_disk_that_fills_up_after_training_puts_the_trainer_back(place, monkeypatch, owner, method):
     """The step was trained in memory; its episodes wait again and are trained once, from the old weights."""
     loop = started(place)
     place.add_episodes(BATCH)
 
-    def full(directory):
-        raise StorageFull("no space left while writing version 1")
+    def full(*_):
+        raise StorageFull("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop._trainer, "export", full)
+        patched.setattr(owner, method, full)
         assert not loop.run_once()
     assert statuses(place) == {EpisodeStatus.GRADED: BATCH}
+    assert loop.version == 0
 
     assert loop.run_once()
     with place.db.reading() as tx:
         committed = tx.steps.last(1)[0]
         assert tx.episodes.trained_twice() == 0
     assert committed.metrics["critic/updates"] == LEARNER.critic_updates
+    assert (committed.parent_version, loop.version) == (0, 2), "a number that was taken is not used again"
 
 
 def test_a_skipped_step_is_a_row_with_its_reason_and_its_episodes_are_dropped(tmp_path, model_dir):
