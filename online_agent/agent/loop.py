@@ -71,7 +71,7 @@ class AgentLoop:
         except asyncio.CancelledError:
             await self._record(sampled, generation.misalignment)
             raise
-        last_id = int(generation.token_ids[-1])
+        last_id = int(generation.token_ids[-1]) if len(generation.token_ids) else None
         following = self._policy.renderer.render_observations([o.text for o in observations], last_id)
         reason = self._reason_to_stop(turn, observations, following)
         spans = [*sampled.spans, *([] if reason else self._append(following, turn))]

@@ -240,6 +240,14 @@ async def test_text_without_a_call_ends_the_episode(desk: Desk) -> None:
     assert (record.status, record.stop_reason) == (EpisodeStatus.FINISHED, StopReason.NO_TOOL_CALL)
 
 
+async def test_c04_an_answer_without_a_token_ends_the_episode_with_nothing_to_train_on(desk: Desk) -> None:
+    desk.engine.replies.append(Reply([]))
+    record = await desk.run()
+    assert (record.status, record.stop_reason) == (EpisodeStatus.FINISHED, StopReason.NO_TOOL_CALL)
+    assert (record.num_turns, record.num_action_tokens) == (1, 0)
+    assert record.untrainable_reason == "no action tokens"
+
+
 async def test_the_turn_limit_is_a_result(desk: Desk) -> None:
     desk.say(READ, READ, READ)
     record = await desk.run(limits=Limits(max_turns=2, max_tokens=600, timeout_s=20))
