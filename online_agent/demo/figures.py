@@ -78,7 +78,11 @@ def _draw_markers(axes: Axes, markers: Sequence[Marker]) -> None:
         colour, style, width = MARKER_STYLES[marker.kind]
         axes.axvline(marker.at_episode, color=colour, ls=style, lw=width)
         if marker.kind in ("change", "rollback"):
-            axes.text(marker.at_episode, 1.0, f" {marker.label}", color=colour, fontsize=8, va="top", rotation=90)
+            side = "right" if marker.kind == "change" else "left"
+            text = axes.text(
+                marker.at_episode, 0.05, f" {marker.label} ", color=colour, fontsize=8, rotation=90, ha=side
+            )
+            text.set_bbox({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5})
     for kind in ("reset", "drift"):
         if any(m.kind == kind for m in markers):
             colour, style, width = MARKER_STYLES[kind]
