@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from pydantic import SecretStr
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -48,17 +49,21 @@ SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_new_tokens=40)
 ENGINE = EngineSettings(
     api_key=SecretStr(secrets.token_hex(16)), context_length=512, max_total_tokens=2048, num_threads=2
 )
+LAST_LAYER_LEARNS = r"^layers\.(?!29\.)|self_attn"
+"""The critic's; it spares the test a gigabyte and half of the critic's work."""
+
 LEARNER = LearnerSettings(
     batch_episodes=len(TASKS),
     critic_warmup_steps=0,
     critic_updates=1,
     actor_lr=1e-5,
     critic_lr=1e-5,
+    critic_freeze_pattern=LAST_LAYER_LEARNS,
     micro_batch_tokens=512,
     num_threads=2,
 )
-MAX_GAP = 1e-3
-"""Nats between two float32 evaluations of 30 layers."""
+MAX_GAP = 2e-4
+"""Nats between two float32 evaluations of 30 layers; seen: 2e-5."""
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +89,14 @@ def model_dir(gguf_file: Path, folder: Path) -> Path:
     path = folder / "model"
     source = {"pretrained_model_name_or_path": gguf_file.parent, "gguf_file": gguf_file.name}
     AutoTokenizer.from_pretrained(**source).save_pretrained(path)
-    model = LlamaForCausalLM(AutoConfig.from_pretrained(**source))
-    # from_pretrained would want accelerate and give a model that counts as quantised, which cannot be saved.
-    tensors = load_gguf_checkpoint(str(gguf_file), return_tensors=True, model_to_load=model)["tensors"]
-    missing, unknown = model.load_state_dict(tensors, strict=False)
-    assert (missing, unknown) == (["lm_head.weight"], []), "the head is the embedding"
-    model.save_pretrained(path)
+    config = AutoConfig.from_pretrained(**source)
+    config.architectures = [LlamaForCausalLM.__name__]
+    config.save_pretrained(path)
+    with torch.device("meta"):
+        names_only = LlamaForCausalLM(config)
+    # Not from_pretrained: its model counts as quantised and refuses to be saved.
+    tensors = load_gguf_checkpoint(str(gguf_file), return_tensors=True, model_to_load=names_only)["tensors"]
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     return path
 
 
