@@ -293,8 +293,12 @@ class SaoTrainer:
         """rho against the reference as it was in this step; then the new actor enters it or replaces it."""
         logp_E = _by_episode(batches, logps)
         advantages_E = _by_episode(batches, advantages)
-        chosen = tuple(sorted(logp_E, key=lambda i: (-len(episodes[i].token_ids), i)))
-        chosen = chosen[self.num_steps % PROBE_STRIDE :: PROBE_STRIDE] or chosen[:1]
+        # Chosen from the whole batch, whoever holds the episode: the number of ranks does not move rho.
+        usable = sorted(
+            (i for i, e in enumerate(episodes) if num_fed_tokens(e)), key=lambda i: (-len(episodes[i].token_ids), i)
+        )
+        probed = usable[self.num_steps % PROBE_STRIDE :: PROBE_STRIDE] or usable[:1]
+        chosen = tuple(i for i in probed if i in logp_E)
         counted = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         for start in plan([episodes[i] for i in chosen], max_tokens=self.settings.micro_batch_tokens):
             rows = tuple(chosen[i] for i in start)
