@@ -11,8 +11,21 @@ from online_agent.cli.output import AsJson, age, field, show_facts, show_rows
 app = typer.Typer(help="The learner: state, steps, pause.", no_args_is_help=True)
 
 
+_SHOWN_METRICS = {
+    "success": "batch/success_share",
+    "kept": "tokens/kept",
+    "of tokens": "tokens/total",
+    "staleness": "staleness/mean_versions",
+    "seconds": "seconds/total",
+}
+
+
 def _metric(name: str) -> Any:
-    return lambda row: row.get("metrics", {}).get(name)
+    return lambda row: _short(row.get("metrics", {}).get(name))
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 _COLUMNS = (
@@ -20,7 +33,7 @@ _COLUMNS = (
     field("status"),
     field("version"),
     ("episodes", lambda row: row.get("num_episodes")),
-    ("reward", _metric("reward/mean")),
+    *((title, _metric(name)) for title, name in _SHOWN_METRICS.items()),
     age("ended", "ended_at"),
     ("why", lambda row: row.get("reason") or ""),
 )
