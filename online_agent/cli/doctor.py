@@ -118,15 +118,6 @@ def check_deepspeed(_: Settings) -> Finding:
     return Finding(Level.OK, "DeepSpeed", output.split()[-1])
 
 
-def check_compiler(_: Settings) -> Finding:
-    found = shutil.which("g++") or shutil.which("c++")
-    if found:
-        return Finding(Level.OK, "C++ compiler", found)
-    return Finding(
-        Level.NOTE, "C++ compiler", "none; DeepSpeed's fused CPU optimiser cannot be built", "apt install g++"
-    )
-
-
 def check_sandbox_python(_: Settings) -> Finding:
     if Path("/usr/bin/python3").is_file():
         return Finding(Level.OK, "Python in the sandbox", "/usr/bin/python3")
@@ -224,7 +215,6 @@ CHECKS: tuple[Check, ...] = (
     check_torch,
     check_sglang,
     check_deepspeed,
-    check_compiler,
     check_sandbox_python,
     check_sandbox,
     check_broker,
