@@ -29,7 +29,7 @@ def show_rows(rows: Iterable[Row], columns: Sequence[Column], *, as_json: bool, 
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, _ in columns:
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", min_width=len(title))
     for row in rows:
         table.add_row(*(Text(as_text(value(row))) for _, value in columns))
     Console().print(table)

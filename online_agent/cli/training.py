@@ -13,8 +13,6 @@ app = typer.Typer(help="The learner: state, steps, pause.", no_args_is_help=True
 
 _SHOWN_METRICS = {
     "success": "batch/success_share",
-    "kept": "tokens/kept",
-    "of tokens": "tokens/total",
     "staleness": "staleness/mean_versions",
     "seconds": "seconds/total",
 }
