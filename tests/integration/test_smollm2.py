@@ -31,7 +31,7 @@ from online_agent.serving.client import EngineClient, new_rid
 from online_agent.serving.launcher import EngineProcess, context_length
 from online_agent.serving.readiness import wait_ready
 from online_agent.serving.swap import swap
-from online_agent.types import Float32Array, Generation, Int32Array, Sampling, Span, SpanKind, TrainingEpisode
+from online_agent.types import Float32Array, Int32Array, Sampling, Span, SpanKind, TrainingEpisode
 from online_agent.types import training_episode as as_training_episode
 from online_agent.weights.store import WeightStore
 from online_agent.weights.version_dir import VersionDir
@@ -63,7 +63,7 @@ LEARNER = LearnerSettings(
     num_threads=2,
 )
 MAX_GAP = 2e-4
-"""Nats between two float32 evaluations of 30 layers; seen: 2e-5."""
+"""Nats between two float32 evaluations of 30 layers; seen: 5e-5."""
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +144,8 @@ async def roll_out(client: EngineClient, renderer: ChatRenderer, task: str, rewa
     prompt_ids = np.concatenate([piece.token_ids for piece in prompt])
     answer = await client.generate(prompt_ids, SAMPLING, renderer.stop_token_ids, new_rid())
     spans = [Span(piece.kind, 0, piece.token_ids) for piece in prompt]
-    return as_training_episode(task, [*spans, action(answer)], reward, SAMPLING.temperature)
-
-
-def action(answer: Generation) -> Span:
-    return Span(SpanKind.ACTION, 0, answer.token_ids, answer.logprobs, answer.version_runs)
+    spans.append(Span(SpanKind.ACTION, 0, answer.token_ids, answer.logprobs, answer.version_runs))
+    return as_training_episode(task, spans, reward, SAMPLING.temperature)
 
 
 async def roll_out_all(client: EngineClient, renderer: ChatRenderer) -> list[TrainingEpisode]:
@@ -189,6 +186,11 @@ def largest_gap(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) ->
     return float(np.abs(one - other).max())
 
 
+def rewards_of(episodes: Sequence[TrainingEpisode]) -> Float32Array:
+    """(N,) the reward of the episode that each action token belongs to."""
+    return np.concatenate([np.full(e.num_action_tokens, e.reward, np.float32) for e in episodes])
+
+
 def actions_of(episodes: Sequence[TrainingEpisode]) -> Float32Array:
     """(N,) log-probs under which the action tokens were sampled."""
     return np.concatenate([episode.logprobs[episode.action_mask] for episode in episodes])
@@ -206,7 +208,7 @@ def prompt_of(episode: TrainingEpisode) -> Int32Array:
 @pytest.mark.smollm2
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(600)
 async def test_a_model_from_elsewhere_is_served_trained_one_step_and_served_again(
     client: EngineClient, trainer: SaoTrainer, store: WeightStore, seed: VersionDir
 ) -> None:
@@ -230,6 +232,8 @@ async def test_a_model_from_elsewhere_is_served_trained_one_step_and_served_agai
     served, trained = await all_served_log_probs(client, episodes), trained_log_probs(trainer, episodes)
     assert largest_gap(served, trained) < MAX_GAP
     assert largest_gap(served, sampled) > 10 * MAX_GAP
+    moved, is_rewarded = served - sampled, rewards_of(episodes) > 0
+    assert moved[is_rewarded].mean() > moved[~is_rewarded].mean(), "what was rewarded became likelier than what was not"
 
     later = await roll_out_all(client, renderer)
     assert versions_of(later) == {1}
