@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -79,8 +81,14 @@ async def test_an_episode_outlives_a_restart_of_the_engine(desk: Desk) -> None:
     assert (record.oldest_version, record.newest_version) == (11, 12)
 
 
+def _is_listening(url: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", urlsplit(url).port)) == 0
+
+
 async def test_an_engine_that_stays_away_past_the_deadline_fails_the_episode(desk: Desk) -> None:
     desk.engine.die()
+    await until(lambda: not _is_listening(desk.engine.url))
     record = await desk.run(limits=Limits(max_turns=6, max_tokens=600, timeout_s=0.8))
     assert record.status is EpisodeStatus.FAILED
     assert record.failure_reason is not None
