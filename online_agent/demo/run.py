@@ -21,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
+from online_agent.adaptation.curve import RECOVERED_SHARE
 from online_agent.demo.client import Api, ApiFailure, connect
 from online_agent.demo.records import Journal, episodes_to_recover
 from online_agent.demo.report import write_report
@@ -34,7 +35,6 @@ POLICY = "the shipped 0.7M seed policy (rebuild it with `online-agent seed-polic
 TASKS_PER_SEED = 1_000_000  # seeds never share a task
 RECOVERY_WINDOW = 128
 SETTLE_TIMEOUT_S = 60.0
-RECOVERY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Demo:
         return change
 
     def _note_recovery(self, change_at: int) -> None:
-        target = RECOVERY_SHARE * self.journal.rate("trained")
+        target = RECOVERED_SHARE * self.journal.rate("trained")
         outcomes = [e.is_success for e in self.journal.live]
         self.journal.facts["episodes_to_recover"] = episodes_to_recover(outcomes, change_at, target, RECOVERY_WINDOW)
 
