@@ -21,6 +21,8 @@ from online_agent.errors import MisalignedEpisode
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
+RoutedExperts = npt.NDArray[np.uint8]
+"""(T, L, K): the K experts of each of L mixture layers that the engine used to compute the state at each token."""
 
 
 class EpisodeStatus(StrEnum):
@@ -184,7 +186,8 @@ class Generation:
     """What the engine returned for one call: ids and log-probs of equal length, exact version runs.
 
     ``misalignment`` says what does not line up (a log-prob sent as null stays NaN, counts stay as they came): the
-    text can be used, the episode cannot be trained on.
+    text can be used, the episode cannot be trained on. ``routed_experts`` covers the prompt and all sampled tokens but
+    the last, whose state was not computed; None where the model has no experts or the engine does not return them.
     """
 
     token_ids: Int32Array
@@ -195,6 +198,7 @@ class Generation:
     num_cached_tokens: int = 0
     num_retractions: int = 0
     misalignment: str | None = None
+    routed_experts: RoutedExperts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,10 @@ class TrainingEpisode:
 
     token_ids (T,) int32; action_mask (T,) bool; logprobs (T,) float32, 0 where not an action;
     versions (T,) int32, -1 where not an action. ``reward`` sits on the last action token.
+
+    task_id and group_id name what it shares with others: the task, and the group of rollouts sampled together.
+    routed_experts (T, L, K) uint8 where the engine returned them. old_logprobs (T,) float32, the trainer's log-prob of
+    each action under the version that sampled it, NaN elsewhere and where it was not scored; None when none was.
     """
 
     id: str
@@ -213,6 +221,10 @@ class TrainingEpisode:
     reward: float
     temperature: float
     is_truncated: bool = False
+    task_id: str = ""
+    group_id: str | None = None
+    routed_experts: RoutedExperts | None = None
+    old_logprobs: Float32Array | None = None
 
     @property
     def oldest_version(self) -> int:
