@@ -14,12 +14,14 @@ from online_agent.store.models.base import Base, Blob, JsonDict, LongText, Name,
 QUEUED = (
     "status = 'graded' AND split = 'train' AND untrainable_reason IS NULL AND temperature > 0 AND num_action_tokens > 0"
 )
+QUEUED_IN_GROUP = f"{QUEUED} AND group_id IS NOT NULL"
 
 
 class Episode(Base):
     """Status moves are compare-and-set updates. ``step`` and its row in ``steps`` appear in one transaction.
 
-    ``limits`` is [max turns, max tokens, timeout in s].
+    ``limits`` is [max turns, max tokens, timeout in s]. Members of a group are rows of one transaction: ``group_size``
+    is how many there were then (an erased one is gone).
     """
 
     __tablename__ = "episodes"
@@ -34,6 +36,23 @@ class Episode(Base):
             "id",
             sqlite_where=text(QUEUED),
             postgresql_where=text(QUEUED),
+        ),
+        Index(
+            "ix_episodes_group_queue",
+            "status",
+            "split",
+            "group_id",
+            "finished_at",
+            "id",
+            sqlite_where=text(QUEUED_IN_GROUP),
+            postgresql_where=text(QUEUED_IN_GROUP),
+        ),
+        Index(
+            "ix_episodes_group_id",
+            "group_id",
+            "id",
+            sqlite_where=text("group_id IS NOT NULL"),
+            postgresql_where=text("group_id IS NOT NULL"),
         ),
         Index("ix_episodes_tenant_id_id", "tenant_id", "id"),
         Index("ix_episodes_env_finished_at", "env", "finished_at"),
@@ -81,10 +100,15 @@ class Episode(Base):
     finished_at: Mapped[Seconds | None]
     graded_at: Mapped[Seconds | None]
     trained_at: Mapped[Seconds | None]
+    group_id: Mapped[Name | None]
+    group_size: Mapped[int | None] = mapped_column(Integer)
 
 
 class Turn(Base):
-    """``content`` holds text, tool calls and observations: JSON text keeps any character, NUL included."""
+    """``content`` holds text, tool calls and observations: JSON text keeps any character, NUL included.
+
+    ``routed_experts`` is packed; null where the engine returned none.
+    """
 
     __tablename__ = "turns"
 
@@ -102,3 +126,4 @@ class Turn(Base):
     num_retractions: Mapped[int] = mapped_column(Integer)
     latency_s: Mapped[Seconds]
     created_at: Mapped[Seconds]
+    routed_experts: Mapped[Blob | None]

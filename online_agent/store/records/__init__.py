@@ -7,6 +7,7 @@ Checks that need no database are made by the repository that takes the value and
 from online_agent.store.records.access import Done, Fresh, Idempotency, KeyRecord, Mismatch, ProcessRecord, Running
 from online_agent.store.records.changes import ChangeNew, ChangeRecord, EventRecord
 from online_agent.store.records.episodes import (
+    EpisodeGroup,
     EpisodeNew,
     EpisodeRecord,
     GradingClaim,
@@ -34,6 +35,7 @@ __all__ = [
     "ChangeRecord",
     "Control",
     "Done",
+    "EpisodeGroup",
     "EpisodeNew",
     "EpisodeRecord",
     "EventRecord",

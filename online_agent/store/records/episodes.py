@@ -83,6 +83,16 @@ class EpisodeRecord:
     finished_at: float | None
     graded_at: float | None
     trained_at: float | None
+    group_id: str | None
+    group_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeGroup:
+    """Episodes of one task that were started together, in order of creation."""
+
+    id: str
+    episode_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class TurnNew:
     """One engine call and what it led to. ``spans`` in token order (prompt or template, action, observations).
 
     ``number`` None takes the next one; a given number must be the next one (Conflict otherwise).
+    ``routed_experts`` is packed, and stored as it is.
     """
 
     spans: Sequence[Span]
@@ -103,6 +114,7 @@ class TurnNew:
     num_retractions: int = 0
     latency_s: float = 0.0
     number: int | None = None
+    routed_experts: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

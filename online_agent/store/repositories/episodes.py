@@ -10,7 +10,7 @@ from sqlalchemy import Text, bindparam, case, delete, func, insert, literal_colu
 from envs.types import Artifact, Verdict
 from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.models import Episode, table_of
-from online_agent.store.records import EpisodeNew, EpisodeRecord, Page
+from online_agent.store.records import EpisodeGroup, EpisodeNew, EpisodeRecord, Page
 from online_agent.store.repositories.base import check_limit, check_name, new_id
 from online_agent.store.repositories.grading import GradingRows
 from online_agent.store.repositories.reservation import ReservationRows
@@ -20,43 +20,26 @@ from online_agent.types import EpisodeStatus, Limits, Sampling, StopReason
 
 NO_ACTION_TOKENS = "no action tokens"
 CANCELLED = "cancelled"
+MAX_GROUP_SIZE = 64
 
 
 class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
     def create(self, new: EpisodeNew) -> str:
         """The episode is open; returns its id, which sorts by time of creation."""
         now = self._now()
-        episode_id = new_id("ep", now)
-        self._db.execute(
-            _INSERT,
-            {
-                "id": episode_id,
-                "tenant_id": check_name(new.tenant_id, "tenant_id"),
-                "key_id": new.key_id,
-                "env": check_name(new.env, "env"),
-                "task_id": check_name(new.task_id, "task_id"),
-                "split": new.split,
-                "status": EpisodeStatus.OPEN,
-                "env_revision": new.env_revision,
-                "temperature": new.sampling.temperature,
-                "top_p": new.sampling.top_p,
-                "max_new_tokens": new.sampling.max_new_tokens,
-                "limits": [new.limits.max_turns, new.limits.max_tokens, new.limits.timeout_s],
-                "template_hash": new.template_hash,
-                "tools_hash": new.tools_hash,
-                "weight_version": new.weight_version,
-                "task": None if new.task is None else dict(new.task),
-                "tags": dict(new.metadata),
-                "untrainable_reason": new.untrainable_reason,
-                "num_turns": 0,
-                "num_action_tokens": 0,
-                "num_tool_calls": 0,
-                "num_tool_errors": 0,
-                "num_grading_attempts": 0,
-                "created_at": now,
-            },
-        )
-        return episode_id
+        values = _values(new, now)
+        self._db.execute(_INSERT, values)
+        return str(values["id"])
+
+    def create_group(self, new: EpisodeNew, group_size: int) -> EpisodeGroup:
+        """``group_size`` episodes of one task are open, members of one new group. Raises BadInput outside 2..64."""
+        if not 2 <= group_size <= MAX_GROUP_SIZE:
+            raise BadInput(f"group_size must be 2 to {MAX_GROUP_SIZE}, got {group_size}", param="group_size")
+        now = self._now()
+        group_id = new_id("grp", now)
+        members = [{**_values(new, now), "group_id": group_id, "group_size": group_size} for _ in range(group_size)]
+        self._db.execute(_INSERT, members)
+        return EpisodeGroup(group_id, tuple(member["id"] for member in members))
 
     def get(self, tenant_id: str, episode_id: str) -> EpisodeRecord:
         """Raises NotFound, also for another tenant's episode."""
@@ -144,6 +127,7 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
         status: EpisodeStatus | None = None,
         env: str | None = None,
         weight_version: int | None = None,
+        group_id: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[EpisodeRecord]:
@@ -155,6 +139,8 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
             query = query.where(Episode.env == env)
         if weight_version is not None:
             query = query.where(Episode.oldest_version <= weight_version, Episode.newest_version >= weight_version)
+        if group_id is not None:
+            query = query.where(Episode.group_id == group_id)
         if cursor is not None:
             query = query.where(Episode.id < check_name(cursor, "cursor"))
         rows = self._db.execute(query).all()
@@ -200,6 +186,38 @@ _FINISH = (
 )
 
 
+def _values(new: EpisodeNew, now: float) -> dict[str, Any]:
+    """The row of an episode that is open, outside any group."""
+    return {
+        "id": new_id("ep", now),
+        "tenant_id": check_name(new.tenant_id, "tenant_id"),
+        "key_id": new.key_id,
+        "env": check_name(new.env, "env"),
+        "task_id": check_name(new.task_id, "task_id"),
+        "split": new.split,
+        "status": EpisodeStatus.OPEN,
+        "env_revision": new.env_revision,
+        "temperature": new.sampling.temperature,
+        "top_p": new.sampling.top_p,
+        "max_new_tokens": new.sampling.max_new_tokens,
+        "limits": [new.limits.max_turns, new.limits.max_tokens, new.limits.timeout_s],
+        "template_hash": new.template_hash,
+        "tools_hash": new.tools_hash,
+        "weight_version": new.weight_version,
+        "task": None if new.task is None else dict(new.task),
+        "tags": dict(new.metadata),
+        "untrainable_reason": new.untrainable_reason,
+        "num_turns": 0,
+        "num_action_tokens": 0,
+        "num_tool_calls": 0,
+        "num_tool_errors": 0,
+        "num_grading_attempts": 0,
+        "created_at": now,
+        "group_id": None,
+        "group_size": None,
+    }
+
+
 def _episode(row: Any) -> EpisodeRecord:
     verdict = None
     if row.reward is not None:
@@ -237,4 +255,6 @@ def _episode(row: Any) -> EpisodeRecord:
         finished_at=row.finished_at,
         graded_at=row.graded_at,
         trained_at=row.trained_at,
+        group_id=row.group_id,
+        group_size=row.group_size,
     )

@@ -138,6 +138,7 @@ def _turn_values(episode_id: str, number: int, tenant_id: str, new: TurnNew, now
         "num_retractions": new.num_retractions,
         "latency_s": new.latency_s,
         "created_at": now,
+        "routed_experts": new.routed_experts,
     }
 
 
