@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from online_agent.errors import ConfigError
+from online_agent.recipes import RECIPES, Recipe, RecipeTable, choose_recipe
 
 PositiveFloat = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -68,11 +70,15 @@ class AgentSettings(Section):
 
 
 class LearnerSettings(Section):
-    """SAO (arXiv 2607.07508): one optimiser step per ``batch_episodes`` episodes, each used once."""
+    """One optimiser step per ``batch_episodes`` episodes, each used once.
 
+    ``recipe`` names what is computed: one of ``online_agent.recipes`` or a table under ``recipes``. The numbers of the
+    method belong to the recipe, those of the optimiser and the machine stand here.
+    """
+
+    recipe: str = "sao"
     batch_episodes: PositiveInt = 48
     max_staleness_versions: PositiveInt = 8
-    critic_updates: PositiveInt = 2
     critic_warmup_steps: Annotated[int, Field(ge=0)] = 2
     actor_lr: PositiveFloat = 4e-4
     critic_lr: PositiveFloat = 1e-3
@@ -81,11 +87,6 @@ class LearnerSettings(Section):
     actor_clip_norm: PositiveFloat = 1.0
     critic_clip_norm: PositiveFloat = 100.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    epsilon_low: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    epsilon_high: PositiveFloat = 3.0
-    gae_alpha: PositiveFloat = 1.5
-    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
-    whiten_advantages: bool = False
     micro_batch_tokens: PositiveInt = 4096
     zero_stage: Literal[1, 2, 3] = 2
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -93,16 +94,18 @@ class LearnerSettings(Section):
     num_threads: PositiveInt = 1
     max_masked_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     max_skipped_in_a_row: PositiveInt = 5
-    ewma_staleness_versions: PositiveFloat | None = None
-    ewma_reset_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.9
     lease_s: PositiveFloat = 600.0
     seed: int = 0
 
 
 class WeightsSettings(Section):
-    """Version directories: how many stay on disk besides the serving, pinned and rollback-target ones."""
+    """Version directories: how many stay on disk besides the serving, pinned and rollback-target ones.
+
+    ``publish_every_versions``: the engine is given every so many-th version of the learner.
+    """
 
     seed_model: str = ""
+    publish_every_versions: PositiveInt = 1
     keep_versions: Annotated[int, Field(ge=2)] = 8
     min_free_bytes: PositiveInt = 200_000_000
 
@@ -162,11 +165,25 @@ class Settings(BaseSettings):
     engine: EngineSettings = EngineSettings()
     agent: AgentSettings = AgentSettings()
     learner: LearnerSettings = LearnerSettings()
+    recipes: dict[str, RecipeTable] = {}
     weights: WeightsSettings = WeightsSettings()
     jobs: JobsSettings = JobsSettings()
     sandbox: SandboxSettings = SandboxSettings()
     drift: DriftSettings = DriftSettings()
     api: ApiSettings = ApiSettings()
+
+    @model_validator(mode="after")
+    def _recipes_fit(self) -> Self:
+        taken = sorted(set(self.recipes) & set(RECIPES))
+        if taken:
+            raise ValueError(f"recipes.{taken[0]}: the name belongs to a recipe that exists; choose another")
+        choose_recipe(self.learner.recipe, self.recipes)
+        return self
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the learner computes."""
+        return choose_recipe(self.learner.recipe, self.recipes)
 
     @property
     def database_url(self) -> str:
@@ -205,5 +222,10 @@ def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()]
-        raise ConfigError("; ".join(lines)) from error
+        raise ConfigError("; ".join(_line(e) for e in error.errors())) from error
+
+
+def _line(error: ErrorDetails) -> str:
+    """Key, what is wrong and the value given; the whole configuration is not a value worth printing."""
+    place = ".".join(map(str, error["loc"]))
+    return f"{place}: {error['msg']} (got {error['input']!r})" if place else error["msg"]

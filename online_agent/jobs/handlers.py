@@ -140,4 +140,7 @@ def retain(task: Task) -> None:
 
 
 def _limits(context: WorkerContext) -> SwapLimits:
-    return SwapLimits(context.settings.engine.swap_timeout_s, context.settings.jobs.swap_lease_s)
+    settings = context.settings
+    return SwapLimits(
+        settings.engine.swap_timeout_s, settings.jobs.swap_lease_s, settings.weights.publish_every_versions
+    )

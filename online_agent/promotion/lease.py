@@ -21,11 +21,13 @@ _RETRY_S = 0.05
 class SwapLimits:
     """``swap_timeout_s`` bounds one pause of the engine; a killed swapper's lease blocks others for ``lease_s``.
 
-    The lease must outlast a swap and the restoring after it (at most twice the timeout).
+    The lease must outlast a swap and the restoring after it (at most twice the timeout). A version of the learner is
+    loaded once it is ``every_versions`` above the one that serves; a rollback at once.
     """
 
     swap_timeout_s: float = 30.0
     lease_s: float = 120.0
+    every_versions: int = 1
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 Invariants:
 - every move is a compare-and-set in the database, made by the holder of the engine lease
-- only the newest candidate is loaded; older ones are retired as superseded
+- only the newest candidate that is due is loaded; older ones are retired as superseded
 - the database says ``serving`` only after the engine was seen to hold the version, byte for byte
 - each state found after a crash has a rule (``recovery.py``) and none of them asks a person
 - an engine that cannot be reached rejects nothing: the version stays a candidate and the sweep comes back
@@ -17,6 +17,7 @@ from online_agent.promotion.lease import SwapLimits, engine_lease
 from online_agent.promotion.recovery import recover_unfinished
 from online_agent.promotion.states import (
     back_to_candidate,
+    due_candidates,
     move_or_fenced,
     reject,
     serve,
@@ -59,9 +60,9 @@ async def publish_newest(
 
     Raises Busy, EngineError, EngineLost.
     """
-    if not await asyncio.to_thread(_is_work_waiting, db):
-        return None
     limits = limits or SwapLimits()
+    if not await asyncio.to_thread(_is_work_waiting, db, limits.every_versions):
+        return None
     async with engine_lease(db, limits.lease_s):
         return await publish_under_lease(db, weights, engine, limits)
 
@@ -80,7 +81,7 @@ async def publish_under_lease(
     """``publish_newest`` for a caller that already holds the engine lease."""
     served: int | None = None
     await recover_unfinished(db, weights, engine, limits.swap_timeout_s)
-    while (candidate := await asyncio.to_thread(take_newest_candidate, db)) is not None:
+    while (candidate := await asyncio.to_thread(take_newest_candidate, db, limits.every_versions)) is not None:
         with bound(version=candidate.version):
             if await _promote(db, weights, engine, candidate.version, limits):
                 served = candidate.version
@@ -116,7 +117,7 @@ async def _promote(db: Database, weights: WeightStore, engine: EngineClient, ver
     return True
 
 
-def _is_work_waiting(db: Database) -> bool:
-    waiting = {VersionState.CANDIDATE, VersionState.LOADING, VersionState.VERIFIED, VersionState.REJECTING}
+def _is_work_waiting(db: Database, every_versions: int) -> bool:
+    unfinished = {VersionState.LOADING, VersionState.VERIFIED, VersionState.REJECTING}
     with db.reading() as tx:
-        return bool(tx.weights.in_states(waiting))
+        return bool(tx.weights.in_states(unfinished) or due_candidates(tx, every_versions))

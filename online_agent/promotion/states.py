@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from online_agent.errors import Conflict, Fenced
 from online_agent.serving.swap import SwapReport
 from online_agent.store.records import VersionRecord
-from online_agent.store.session import Database
-from online_agent.types import EpisodeStatus, VersionState
+from online_agent.store.session import Database, Transaction
+from online_agent.types import EpisodeStatus, VersionOrigin, VersionState
 
 ATTEMPTS = "promotion/attempts"
 # A version during whose swap the engine was lost this often is taken for the cause.
@@ -34,16 +34,24 @@ def serving_version(db: Database) -> VersionRecord:
     return serving
 
 
-def take_newest_candidate(db: Database) -> VersionRecord | None:
-    """The newest candidate, now ``loading``; older ones are retired as superseded. None when there is no candidate."""
+def due_candidates(tx: Transaction, every_versions: int) -> list[VersionRecord]:
+    """Candidates far enough above the serving version, and those that no learner step made; oldest first."""
+    serving = tx.weights.serving()
+    first_due = serving.version + every_versions if serving else 0
+    return [c for c in tx.weights.candidates() if c.version >= first_due or c.origin is not VersionOrigin.STEP]
+
+
+def take_newest_candidate(db: Database, every_versions: int = 1) -> VersionRecord | None:
+    """The newest candidate that is due, now ``loading``; all older ones are retired as superseded. None without one."""
     with db.transaction() as tx:
-        candidates = tx.weights.candidates()
-        if not candidates:
+        due = due_candidates(tx, every_versions)
+        if not due:
             return None
-        *older, newest = candidates
-        for record in older:
-            reason = f"superseded by version {newest.version}"
-            tx.weights.move(record.version, {VersionState.CANDIDATE}, VersionState.RETIRED, reason)
+        newest = due[-1]
+        for record in tx.weights.candidates():
+            if record.version < newest.version:
+                reason = f"superseded by version {newest.version}"
+                tx.weights.move(record.version, {VersionState.CANDIDATE}, VersionState.RETIRED, reason)
         tx.weights.move(newest.version, {VersionState.CANDIDATE}, VersionState.LOADING)
         return tx.weights.get(newest.version)
 
