@@ -6,12 +6,13 @@ from online_agent.store.session import Database
 from online_agent.weights.store import WeightStore
 
 
-def prune_versions(db: Database, weights: WeightStore, keep_versions: int) -> list[int]:
+def prune_versions(db: Database, weights: WeightStore, keep_versions: int, window_versions: int = 0) -> list[int]:
     """Delete the directories that nothing needs and return their numbers. The rows stay.
 
-    Of the versions that served before, the last ``keep_versions`` stay as targets of a rollback. A version that is
-    being written has a number above all rows and is not touched.
+    Of the versions that served before, the last ``keep_versions`` stay as targets of a rollback. The newest
+    ``window_versions`` stay because tokens are still to be scored under them. A version that is being written has a
+    number above all rows and is not touched.
     """
     with db.reading() as tx:
-        kept = tx.weights.keep(keep_versions, rollback_depth=keep_versions)
+        kept = tx.weights.keep(max(keep_versions, window_versions), rollback_depth=keep_versions)
     return weights.prune(kept)

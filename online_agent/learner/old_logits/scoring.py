@@ -1,0 +1,116 @@
+"""Log-probs of chosen action tokens under given weights: what all routes share, so that they agree.
+
+Axes: T tokens of an episode, N chosen tokens of a micro-batch. A token is chosen by a mask over the episode; rows are
+cut after their last chosen token and logits are made at chosen tokens only, so a version that sampled little of an
+episode costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from online_agent.config.settings import LearnerSettings
+from online_agent.errors import CorruptVersion
+from online_agent.learner.batching import MicroBatch, collate, plan
+from online_agent.learner.models import Actor, load_causal_lm
+from online_agent.types import Float32Array, TrainingEpisode
+
+Mask = npt.NDArray[np.bool_]
+LogProbs = Callable[[MicroBatch], Tensor]
+
+
+def nothing_scored(episode: TrainingEpisode) -> Float32Array:
+    """(T,) NaN."""
+    return np.full(len(episode.token_ids), np.nan, np.float32)
+
+
+def sampled_by(episode: TrainingEpisode, version: int) -> Mask:
+    """(T,) the action tokens that ``version`` sampled."""
+    return np.logical_and(episode.action_mask, episode.versions == version)
+
+
+@torch.no_grad()
+def score(
+    log_probs: LogProbs,
+    episodes: Sequence[TrainingEpisode],
+    chosen: Sequence[Mask],
+    *,
+    max_tokens: int,
+    device: torch.device,
+    rank: int = 0,
+    world_size: int = 1,
+) -> list[Float32Array]:
+    """(T,) float32 each: ``log_probs`` at the chosen tokens, NaN elsewhere and in the share of other ranks.
+
+    Every rank makes the same number of calls of ``log_probs``, which may be a collective.
+    """
+    scored = [nothing_scored(episode) for episode in episodes]
+    asked = [replace(episode, action_mask=mask) for episode, mask in zip(episodes, chosen, strict=True)]
+    for rows in plan(asked, max_tokens=max_tokens, rank=rank, world_size=world_size):
+        batch = collate(asked, rows, device)
+        logp_N = log_probs(batch).float().cpu().numpy()
+        at = 0
+        for i in rows:
+            count = int(asked[i].action_mask.sum())
+            scored[i][asked[i].action_mask] = logp_N[at : at + count]
+            at += count
+    return scored
+
+
+class Scorer:
+    """A policy network of its own whose weights are exchanged in place."""
+
+    def __init__(self, model_dir: Path, settings: LearnerSettings) -> None:
+        self._device = torch.device(settings.device)
+        self._max_tokens = settings.micro_batch_tokens
+        self._is_autocast = settings.dtype == "bfloat16"
+        self._network = Actor(load_causal_lm(model_dir)).to(self._device).requires_grad_(False).eval()
+        self._parameters = dict(self._network.causal_lm.named_parameters())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._parameters.values())
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """The network has these weights, named as in a Hugging Face checkpoint.
+
+        Raises CorruptVersion when one is missing or of another shape; the network is then of no version.
+        """
+        for name, parameter in self._parameters.items():
+            tensor = tensors.get(name)
+            if tensor is None or tensor.shape != parameter.shape:
+                got = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}"
+                raise CorruptVersion(f"{name} is {got}, the policy wants {tuple(parameter.shape)}")
+            parameter.copy_(tensor)
+
+    def score(self, episodes: Sequence[TrainingEpisode], chosen: Sequence[Mask]) -> list[Float32Array]:
+        """(T,) float32 each, NaN where not chosen."""
+        return score(self._log_probs, episodes, chosen, max_tokens=self._max_tokens, device=self._device)
+
+    def _log_probs(self, batch: MicroBatch) -> Tensor:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_autocast):
+            logp_N: Tensor = self._network(
+                batch.token_ids_BT, batch.positions_N, batch.targets_N, batch.temperature_N, batch.num_shared
+            )
+        return logp_N
+
+
+def read_weights(serving_dir: Path) -> dict[str, Tensor]:
+    """The tensors of a served version, fp32. Raises CorruptVersion for a file that cannot be read."""
+    tensors: dict[str, Tensor] = {}
+    try:
+        for shard in sorted(serving_dir.glob("*.safetensors")):
+            tensors.update(load_file(shard))
+    except (OSError, SafetensorError) as error:
+        raise CorruptVersion(f"cannot read the weights in {serving_dir.name}: {error}") from error
+    return {name: tensor.float() for name, tensor in tensors.items()}
