@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from online_agent.errors import ConfigError
+from online_agent.errors import ConfigError, UnknownName
 from online_agent.recipes import RECIPES, Recipe, RecipeTable, choose_recipe
 
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -177,7 +177,10 @@ class Settings(BaseSettings):
         taken = sorted(set(self.recipes) & set(RECIPES))
         if taken:
             raise ValueError(f"recipes.{taken[0]}: the name belongs to a recipe that exists; choose another")
-        choose_recipe(self.learner.recipe, self.recipes)
+        try:
+            choose_recipe(self.learner.recipe, self.recipes)
+        except UnknownName as error:
+            raise ValueError(f"learner.recipe: {error.message}") from error
         return self
 
     @property
@@ -228,4 +231,5 @@ def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
 def _line(error: ErrorDetails) -> str:
     """Key, what is wrong and the value given; the whole configuration is not a value worth printing."""
     place = ".".join(map(str, error["loc"]))
-    return f"{place}: {error['msg']} (got {error['input']!r})" if place else error["msg"]
+    wrong = error["msg"].removeprefix("Value error, ")
+    return f"{place}: {wrong} (got {error['input']!r})" if place else wrong

@@ -25,7 +25,7 @@ from torch import Tensor
 from online_agent.errors import CorruptVersion
 
 if TYPE_CHECKING:
-    from online_agent.learner.trainer import SaoTrainer
+    from online_agent.learner.trainer import PolicyTrainer
     from online_agent.learner.zero_engine import ZeroEngine
 
 MODEL_FILE = "model.safetensors"
@@ -36,7 +36,7 @@ _ACTOR_PREFIX = "causal_lm."
 _WEIGHT_PATTERNS = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
 
 
-def export(trainer: SaoTrainer, directory: Path) -> None:
+def export(trainer: PolicyTrainer, directory: Path) -> None:
     """Write the trainer under ``directory``. A collective; rank 0 writes."""
     actor, actor_moments = _actor_weights(trainer), trainer.actor.moments()
     critic, critic_moments = trainer.critic.parameters(), trainer.critic.moments()
@@ -54,7 +54,7 @@ def export(trainer: SaoTrainer, directory: Path) -> None:
     (learner / STATE_FILE).write_text(json.dumps(_state(trainer), indent=1, sort_keys=True))
 
 
-def restore(trainer: SaoTrainer, directory: Path) -> None:
+def restore(trainer: PolicyTrainer, directory: Path) -> None:
     """Load what ``export`` wrote. Raises CorruptVersion naming the directory when it cannot be used.
 
     A version without ``learner/state.json`` is a seed or a copy of one: learning begins anew from its weights.
@@ -69,7 +69,7 @@ def restore(trainer: SaoTrainer, directory: Path) -> None:
         raise CorruptVersion(f"cannot restore the learner from {directory}: {error!r}") from error
 
 
-def _restore_all(trainer: SaoTrainer, serving: Path, learner: Path) -> None:
+def _restore_all(trainer: PolicyTrainer, serving: Path, learner: Path) -> None:
     state = json.loads((learner / STATE_FILE).read_text())
     if state["format"] != STATE_FORMAT:
         raise ValueError(f"{STATE_FILE} has format {state['format']}, wanted {STATE_FORMAT}")
@@ -84,7 +84,7 @@ def _restore_all(trainer: SaoTrainer, serving: Path, learner: Path) -> None:
     trainer.num_steps = state["num_steps"]
 
 
-def _begin_from(trainer: SaoTrainer, serving: Path) -> None:
+def _begin_from(trainer: PolicyTrainer, serving: Path) -> None:
     actor = _load_actor(serving)
     settings = trainer.settings
     trainer.actor.load(actor, _zero_moments(trainer.actor), lr=settings.actor_lr, updates=0)
@@ -127,12 +127,12 @@ def _write_model_files(files: Mapping[str, bytes], target: Path) -> None:
         (target / path).write_bytes(content)
 
 
-def _actor_weights(trainer: SaoTrainer) -> dict[str, Tensor]:
+def _actor_weights(trainer: PolicyTrainer) -> dict[str, Tensor]:
     """Under the names of the Hugging Face model: parameters, each tied one once."""
     return {name.removeprefix(_ACTOR_PREFIX): tensor for name, tensor in trainer.actor.parameters().items()}
 
 
-def _state(trainer: SaoTrainer) -> dict[str, Any]:
+def _state(trainer: PolicyTrainer) -> dict[str, Any]:
     return {
         "format": STATE_FORMAT,
         "num_steps": trainer.num_steps,

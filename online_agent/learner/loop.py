@@ -34,7 +34,6 @@ from online_agent.types import TrainingEpisode, VersionOrigin
 from online_agent.weights.store import WeightStore
 
 PROCESS_NAME = "learner"
-RECIPE = "sao"
 POLL_S = 0.2
 BEAT_S = 2.0
 STORAGE_RETRY_S = 5.0
@@ -43,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class Trainer(Protocol):
-    """What the loop needs of ``SaoTrainer``, or of the ``Team`` that leads several."""
+    """What the loop needs of ``PolicyTrainer``, or of the ``Team`` that leads several."""
 
     @property
     def is_warming_up(self) -> bool: ...
@@ -163,12 +162,12 @@ class LearnerLoop:
                 StepNew(
                     step=step,
                     episode_ids=ids,
-                    identity=step_identity(ids, RECIPE, learner.seed),
+                    identity=step_identity(ids, learner.recipe, learner.seed),
                     parent_version=self.version,
                     fence=self._fence,
                     owner=PROCESS_NAME,
                     lease_s=learner.lease_s,
-                    recipe=RECIPE,
+                    recipe=learner.recipe,
                     seed=learner.seed,
                 )
             )
@@ -181,7 +180,7 @@ class LearnerLoop:
             tx.steps.renew(step, self._fence, self._settings.learner.lease_s)
             version = tx.weights.next_version()
         with self._weights.writer(
-            version, parent=parent, step=step, origin=VersionOrigin.STEP, recipe=RECIPE
+            version, parent=parent, step=step, origin=VersionOrigin.STEP, recipe=self._settings.learner.recipe
         ) as directory:
             self._trainer.export(directory)
             self._on_stage(Stage.WRITTEN)
@@ -195,7 +194,7 @@ class LearnerLoop:
                 step=step,
                 content_hash=manifest.content_hash,
                 config_hash=manifest.config_hash,
-                recipe=RECIPE,
+                recipe=self._settings.learner.recipe,
             )
             tx.steps.commit(step, new, report.metrics, self._fence)
             self._record_resets(tx, resets, version, step)

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from online_agent.learner.report import ReferenceReset, StepReport
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
 from online_agent.types import TrainingEpisode
 
 _STOP = "stop"
 
 
 class Team:
-    """``SaoTrainer`` on all ranks, called from rank 0."""
+    """``PolicyTrainer`` on all ranks, called from rank 0."""
 
-    def __init__(self, trainer: SaoTrainer) -> None:
+    def __init__(self, trainer: PolicyTrainer) -> None:
         assert trainer.ranks.is_first, "only rank 0 leads"
         self._trainer = trainer
 
@@ -51,7 +51,7 @@ class Team:
         self._trainer.ranks.broadcast((method, args, kwargs))
 
 
-def follow(trainer: SaoTrainer) -> None:
+def follow(trainer: PolicyTrainer) -> None:
     """Repeat what rank 0 does until it dismisses. For ranks above 0."""
     while True:
         method, args, kwargs = trainer.ranks.broadcast()

@@ -27,6 +27,7 @@ from online_agent.algo.aggregation import global_token_mean
 from online_agent.algo.references import ActiveTokens
 from online_agent.algo.trust_regions import dis
 from online_agent.config.settings import LearnerSettings
+from online_agent.errors import ConfigError
 from online_agent.learner import checkpoint
 from online_agent.learner.batching import MicroBatch, collate, num_fed_tokens, plan, unfit_reason
 from online_agent.learner.diagnostics import (
@@ -40,16 +41,22 @@ from online_agent.learner.ranks import join_ranks
 from online_agent.learner.reference import PROBE_STRIDE, PolicyReference
 from online_agent.learner.report import MetricSheet, ReferenceReset, StepReport, batch_metrics, staleness_of
 from online_agent.learner.zero_engine import ZeroEngine
+from online_agent.recipes import Recipe
+from online_agent.recipes.parts import Dis, SkipObservationGae
 from online_agent.types import TrainingEpisode
 
 CRITIC_LAMBDA = 1.0
 
 
-class SaoTrainer:
+class PolicyTrainer:
     """Actor, critic and EWMA reference of one policy. With several ranks every method is a collective."""
 
-    def __init__(self, model_dir: Path, settings: LearnerSettings) -> None:
+    def __init__(self, model_dir: Path, settings: LearnerSettings, recipe: Recipe) -> None:
+        if not isinstance(recipe.advantage, SkipObservationGae) or not isinstance(recipe.trust_region, Dis):
+            raise ConfigError(f"recipe {recipe.name} cannot be trained yet")
         self.settings = settings
+        self.recipe = recipe
+        self._gae, self._band = recipe.advantage, recipe.trust_region
         self.ranks = join_ranks(settings)
         torch.manual_seed(settings.seed)
         causal_lm = load_causal_lm(model_dir)
@@ -59,7 +66,7 @@ class SaoTrainer:
             causal_lm, bias_init=settings.critic_bias_init, freeze_pattern=settings.critic_freeze_pattern
         ).train()
         self.reference = PolicyReference(
-            actor, tau=settings.ewma_reset_ratio, staleness_versions=settings.ewma_staleness_versions
+            actor, tau=recipe.average.tau, staleness_versions=recipe.average.staleness_versions
         )
         self.actor = ZeroEngine(
             actor, lr=settings.actor_lr, clip_norm=settings.actor_clip_norm, settings=settings, ranks=self.ranks
@@ -134,7 +141,7 @@ class SaoTrainer:
             logps = self._actor_pass(batches, advantages, num_tokens, is_warmup)
         table = self._token_table(batches, logps, advantages, values, targets)
         reason = not_finite_reason(table)
-        bands = band_counts(table, eps_low=settings.epsilon_low, eps_high=settings.epsilon_high)
+        bands = band_counts(table, eps_low=self._band.eps_low, eps_high=self._band.eps_high)
         token_metrics(sheet, table, bands, version)
         if reason is None and bands.masked_share > settings.max_masked_share:
             reason = f"trust region masks {bands.masked_share:.3f} of the tokens, above {settings.max_masked_share}"
@@ -162,15 +169,15 @@ class SaoTrainer:
             values.append(values_N.detach())
             targets.append(target_N)
             advantages.append(advantage_N)
-        if self.settings.whiten_advantages:
+        if self._gae.is_whitened:
             advantages = self._whitened(advantages)
         return values, targets, advantages
 
     def _credit(self, batch: MicroBatch, values_N: Tensor) -> tuple[Tensor, Tensor]:
         """Critic targets and advantages (N,), skip-observation GAE over each row."""
         values_BP, mask_BP = batch.to_rows(values_N), batch.action_mask_BP
-        gamma = self.settings.discount
-        lam_B = policy_lambda(batch.num_actions_B, self.settings.gae_alpha)
+        gamma = self._gae.gamma
+        lam_B = policy_lambda(batch.num_actions_B, self._gae.alpha)
         advantages_BP = skip_observation_gae(values_BP, mask_BP, batch.rewards_BP, gamma=gamma, lam_B=lam_B)
         critic_BP = skip_observation_gae(values_BP, mask_BP, batch.rewards_BP, gamma=gamma, lam_B=CRITIC_LAMBDA)
         return returns(critic_BP, values_BP, mask_BP)[mask_BP], advantages_BP[mask_BP]
@@ -216,8 +223,8 @@ class SaoTrainer:
             batch.logp_mu_N,
             advantages_N,
             mask_N,
-            eps_low=self.settings.epsilon_low,
-            eps_high=self.settings.epsilon_high,
+            eps_low=self._band.eps_low,
+            eps_high=self._band.eps_high,
         )
         return global_token_mean(surrogate.per_token_loss, mask_N, num_tokens) * self.ranks.world_size
 
@@ -243,7 +250,7 @@ class SaoTrainer:
                 self.critic.discard(self._values(batches[0]).sum())
                 return "actor gradient is not finite", False
         with self._timed(sheet, "critic"):
-            for update in range(self.settings.critic_updates):
+            for update in range(self._gae.critic.updates):
                 if update:
                     self._critic_pass(batches, targets, num_tokens, sheet)
                 applied = self.critic.apply()

@@ -16,7 +16,7 @@ from online_agent.jobs.enqueue import JobQueue
 from online_agent.learner.loop import LearnerLoop
 from online_agent.learner.ranks import Ranks, join_ranks
 from online_agent.learner.team import Team, follow
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
 from online_agent.store.session import Database
 from online_agent.supervisor.readiness import announce_ready
 from online_agent.telemetry.logging import setup_logging
@@ -35,7 +35,7 @@ def main() -> None:
     if ranks.is_first:
         _lead(settings, ranks, stop)
     else:
-        follow(SaoTrainer(Path(ranks.broadcast()), settings.learner))
+        follow(PolicyTrainer(Path(ranks.broadcast()), settings.learner, settings.recipe))
 
 
 def _lead(settings: Settings, ranks: Ranks, stop: threading.Event) -> None:
@@ -45,7 +45,7 @@ def _lead(settings: Settings, ranks: Ranks, stop: threading.Event) -> None:
     try:
         model_dir = _model_dir(db, weights)
         ranks.broadcast(str(model_dir))
-        team = Team(SaoTrainer(model_dir, settings.learner))
+        team = Team(PolicyTrainer(model_dir, settings.learner, settings.recipe))
         loop = LearnerLoop(db, weights, team, settings, on_committed=jobs.publish)
         loop.start()
         announce_ready(settings, "learner")

@@ -36,7 +36,11 @@ _CLIP_HIGHER = 0.28  # DAPO, arXiv 2503.14476
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One objective. ``replays_routing``: the trainer uses the experts the engine chose (R3, arXiv 2510.11370)."""
+    """One objective. ``replays_routing``: the trainer uses the experts the engine chose (R3, arXiv 2510.11370).
+
+    ``watched_average``: the average of published weights that is kept beside every policy. A recipe that trains
+    against another reference only measures how far the policy has moved from it.
+    """
 
     name: str
     advantage: Advantage = field(default_factory=SkipObservationGae)
@@ -44,6 +48,12 @@ class Recipe:
     trust_region: TrustRegion = field(default_factory=Dis)
     aggregation: Aggregation = "global_token_mean"
     replays_routing: bool = False
+    watched_average: Ewma = field(default_factory=Ewma)
+
+    @property
+    def average(self) -> Ewma:
+        """The average of published weights: the reference itself, or the one watched."""
+        return self.reference if isinstance(self.reference, Ewma) else self.watched_average
 
     @property
     def critic(self) -> Critic | None:

@@ -3,22 +3,27 @@
     advantage estimator x reference (what the ratio is taken against) x trust region x aggregation
 
 Each part names itself by ``kind``, so that a TOML table is one: ``{kind = "dis", eps_high = 5.0}``. Numbers left out
-are the part's defaults. What the parts compute lives in ``online_agent.algo``.
+are the part's defaults, unknown ones and those out of bounds are errors. What the parts compute lives in
+``online_agent.algo``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, Discriminator
+from pydantic.dataclasses import dataclass
+
+STRICT = ConfigDict(extra="forbid")
 
 Positive = Annotated[float, Gt(0)]
 Share = Annotated[float, Gt(0), Lt(1)]
 UnitInterval = Annotated[float, Ge(0), Le(1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Critic:
     """K updates per actor update; ``lam`` is the lambda of its targets. Its attention is frozen unless told otherwise.
 
@@ -32,7 +37,7 @@ class Critic:
     value_clip: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class SkipObservationGae:
     """GAE over action tokens (arXiv 2607.07508 eq. 4-5), lambda = 1 - 1/(alpha l) for the policy."""
 
@@ -44,7 +49,7 @@ class SkipObservationGae:
     is_bootstrapped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class PlainGae:
     """The same recursion through observation tokens too."""
 
@@ -56,7 +61,7 @@ class PlainGae:
     is_bootstrapped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class StepLevelGae:
     """One value and one advantage per turn: ``value`` of a turn is the mean over its tokens or that of the last."""
 
@@ -69,7 +74,7 @@ class StepLevelGae:
     is_bootstrapped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class RunningMean:
     """No critic: reward minus the mean of the ``window`` rewards before it, of the stream or of the same task."""
 
@@ -79,7 +84,7 @@ class RunningMean:
     is_whitened: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class GroupNormalised:
     """No critic: reward against the other rollouts of the same task (GRPO; without the division Dr. GRPO)."""
 
@@ -89,14 +94,14 @@ class GroupNormalised:
     is_whitened: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class EngineLogProbs:
     """pi/mu: what the engine recorded (bypass)."""
 
     kind: Literal["engine"] = "engine"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Ewma:
     """prox = the average of published weights; it starts anew when the active ratio falls below ``tau``.
 
@@ -108,7 +113,7 @@ class Ewma:
     staleness_versions: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class LinearProx:
     """prox = a mu + (1 - a) pi, per token and detached: no second model (arXiv 2512.06547)."""
 
@@ -116,7 +121,7 @@ class LinearProx:
     weight_on_mu: Share = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class LogLinearProx:
     """prox between mu and pi in log space, per token and detached."""
 
@@ -124,14 +129,14 @@ class LogLinearProx:
     weight_on_mu: Share = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Recomputed:
     """The log-probs of the weights at hand before the update ("async" of arXiv 2605.12070)."""
 
     kind: Literal["recomputed"] = "recomputed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class ExactOld:
     """The trainer's log-prob of each token under the very version that sampled it (arXiv 2605.12070).
 
@@ -143,7 +148,7 @@ class ExactOld:
     route: Literal["snapshot", "dedicated", "interruption"] = "snapshot"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Dis:
     """Double-sided mask, 1 - eps_low < r < 1 + eps_high (arXiv 2607.07508 eq. 1-3); the coding band by default."""
 
@@ -152,7 +157,7 @@ class Dis:
     eps_high: Positive = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class PpoClip:
     """min(r A, clip(r) A); clip-higher when the two differ."""
 
@@ -161,7 +166,7 @@ class PpoClip:
     eps_high: Positive = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Sat:
     """Endpoints narrowed by how stale the token is (arXiv 2607.18722). ``over``: what the quantile is taken over."""
 
@@ -172,7 +177,7 @@ class Sat:
     over: Literal["step", "microbatch"] = "step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class SatGspo:
     """SAT with the sequence ratio exp(mean_t d) in place of r."""
 
@@ -183,7 +188,7 @@ class SatGspo:
     over: Literal["step", "microbatch"] = "step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Gspo:
     """The sequence ratio, clipped (arXiv 2507.18071)."""
 
@@ -192,7 +197,7 @@ class Gspo:
     eps_high: Positive = 4e-4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class DppoTv:
     """Keep a token that moves back, or whose probability moved by at most ``delta``."""
 
@@ -200,7 +205,7 @@ class DppoTv:
     delta: Share = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Cispo:
     """sg(clip(r)) A log pi (arXiv 2506.13585)."""
 
@@ -209,7 +214,7 @@ class Cispo:
     eps_high: Positive = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class MaskAndClip:
     """Mask on prox/mu, clip on pi/prox (arXiv 2605.12070 eq. 2.1); weighted by sg(prox/mu), or by 1."""
 
@@ -220,7 +225,7 @@ class MaskAndClip:
     is_weighted: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Tis:
     """min(prox/mu, cap) weighs the clipped term."""
 
@@ -230,7 +235,7 @@ class Tis:
     cap: Positive = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class IcePop:
     """prox/mu weighs the clipped term inside [low, high], 0 outside."""
 
@@ -241,7 +246,7 @@ class IcePop:
     high: Positive = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class MaskedIs:
     """prox/mu weighs the clipped term up to ``cap``, 0 above."""
 
@@ -252,7 +257,12 @@ class MaskedIs:
 
 
 Gae = SkipObservationGae | PlainGae | StepLevelGae
-Advantage = SkipObservationGae | PlainGae | StepLevelGae | RunningMean | GroupNormalised
-Reference = EngineLogProbs | Ewma | LinearProx | LogLinearProx | Recomputed | ExactOld
-TrustRegion = Dis | PpoClip | Sat | SatGspo | Gspo | DppoTv | Cispo | MaskAndClip | Tis | IcePop | MaskedIs
+Advantage = Annotated[
+    SkipObservationGae | PlainGae | StepLevelGae | RunningMean | GroupNormalised, Discriminator("kind")
+]
+Reference = Annotated[EngineLogProbs | Ewma | LinearProx | LogLinearProx | Recomputed | ExactOld, Discriminator("kind")]
+TrustRegion = Annotated[
+    Dis | PpoClip | Sat | SatGspo | Gspo | DppoTv | Cispo | MaskAndClip | Tis | IcePop | MaskedIs,
+    Discriminator("kind"),
+]
 Aggregation = Literal["global_token_mean", "kept_token_mean", "per_episode_mean", "sequence_mean"]

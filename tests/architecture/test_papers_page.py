@@ -45,7 +45,6 @@ def module_of(file: str) -> str:
 def test_the_page_is_read_at_all():
     assert len(FUNCTIONS) > 20
     assert len(TESTS) > 20
-    assert len(SETTINGS) > 5
 
 
 @pytest.mark.parametrize(("file", "names"), FUNCTIONS, ids=[file for file, _ in FUNCTIONS])

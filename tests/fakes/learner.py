@@ -16,7 +16,9 @@ from envs.types import Verdict
 from online_agent.config.settings import LearnerSettings, Settings, WeightsSettings
 from online_agent.learner.loop import LearnerLoop
 from online_agent.learner.stages import Stage
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
+from online_agent.recipes import RecipeTable
+from online_agent.recipes.parts import Ewma
 from online_agent.store.session import Database
 from online_agent.types import StopReason
 from online_agent.weights.store import WeightStore
@@ -24,7 +26,9 @@ from tests.fakes.episodes import make_turn, open_episode, seed_version
 from tests.fakes.tiny_model import VOCAB_SIZE
 
 BATCH = 3
-LEARNER = LearnerSettings(batch_episodes=BATCH, critic_warmup_steps=1, ewma_reset_ratio=0.5, lease_s=60.0)
+LEARNER = LearnerSettings(recipe="patient", batch_episodes=BATCH, critic_warmup_steps=1, lease_s=60.0)
+# SAO whose average forgets late, so that a test's few updates do not reset it.
+OWN_RECIPES = {"patient": RecipeTable(base="sao", watched_average=Ewma(tau=0.5))}
 # About what the tiny model gives any token; the ratio is near 1.
 LIKELY_LOGPROB = -float(np.log(VOCAB_SIZE))
 
@@ -53,12 +57,14 @@ class Workplace:
         on_committed: Callable[[int], None] = lambda version: None,
         on_stage: Callable[[Stage], None] = lambda stage: None,
     ) -> LearnerLoop:
-        trainer = SaoTrainer(self.weights.open(0).serving_dir, self.settings.learner)
+        trainer = PolicyTrainer(self.weights.open(0).serving_dir, self.settings.learner, self.settings.recipe)
         return LearnerLoop(self.db, self.weights, trainer, self.settings, on_committed, on_stage)
 
 
 def open_workplace(data_dir: Path, learner: LearnerSettings = LEARNER) -> Workplace:
-    settings = Settings(data_dir=data_dir, learner=learner, weights=WeightsSettings(min_free_bytes=1))
+    settings = Settings(
+        data_dir=data_dir, learner=learner, recipes=OWN_RECIPES, weights=WeightsSettings(min_free_bytes=1)
+    )
     return Workplace(settings, Database(settings.database_url), WeightStore(settings.weights_dir))
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from online_agent.config.settings import LearnerSettings
 from online_agent.learner.team import Team, follow
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
+from online_agent.recipes import find_recipe
+from online_agent.recipes.parts import SkipObservationGae
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.training_episodes import random_episodes
 
@@ -23,8 +26,9 @@ COMPARED = ("actor/loss", "actor/grad_norm", "critic/loss", "critic/grad_norm", 
 
 def main(model_dir: Path, out_dir: Path) -> None:
     """Rank 0 leaves ``metrics.json`` and an exported checkpoint in ``out_dir``; the others follow it."""
-    settings = LearnerSettings(critic_warmup_steps=0, micro_batch_tokens=70, whiten_advantages=True)
-    trainer = SaoTrainer(model_dir, settings)
+    settings = LearnerSettings(critic_warmup_steps=0, micro_batch_tokens=70)
+    recipe = replace(find_recipe("sao"), advantage=SkipObservationGae(is_whitened=True))
+    trainer = PolicyTrainer(model_dir, settings, recipe)
     if not trainer.ranks.is_first:
         follow(trainer)
         return

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from online_agent.errors import BrokerUnavailable, ConfigError, StorageFull
 from online_agent.learner.report import METRIC_KEYS
 from online_agent.learner.stages import Stage
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
 from online_agent.promotion.retention import prune_versions
 from online_agent.store.records import VersionNew
 from online_agent.store.repositories.steps import StepRepository
@@ -21,6 +21,7 @@ from tests.fakes.learner import BATCH, LEARNER, Workplace, new_workplace, spoil_
 from tests.fakes.tiny_model import write_tiny_model
 
 pytestmark = SILENCED
+CRITIC_UPDATES = 2
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_a_learner_that_starts_again_goes_on_where_the_last_one_stopped(place):
 
     assert other.version == 2
     with place.db.reading() as tx:
-        assert tx.steps.last(1)[0].metrics["critic/updates"] == 2 * LEARNER.critic_updates
+        assert tx.steps.last(1)[0].metrics["critic/updates"] == 2 * CRITIC_UPDATES
 
 
 def test_what_a_killed_learner_had_reserved_waits_again_after_the_next_start(place):
@@ -186,7 +187,7 @@ def test_after_a_rollback_the_trainer_is_that_of_the_target(place):
     loop.run_once()
     with place.db.reading() as tx:
         metrics = tx.steps.last(1)[0].metrics
-    assert (metrics["actor/updates"], metrics["critic/updates"]) == (1, 2 * LEARNER.critic_updates)
+    assert (metrics["actor/updates"], metrics["critic/updates"]) == (1, 2 * CRITIC_UPDATES)
 
 
 def test_a_paused_learner_leaves_the_queue_alone_until_it_is_resumed(place):
@@ -234,7 +235,7 @@ def test_a_full_disk_pauses_publishing_and_loses_nothing(place, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("owner", "method"), [(SaoTrainer, "export"), (StepRepository, "commit")], ids=["weights", "database"]
+    ("owner", "method"), [(PolicyTrainer, "export"), (StepRepository, "commit")], ids=["weights", "database"]
 )
 def test_a_disk_that_fills_up_after_training_puts_the_trainer_back(place, monkeypatch, owner, method):
     """The step was trained in memory; its episodes wait again and are trained once, from the old weights."""
@@ -254,7 +255,7 @@ def test_a_disk_that_fills_up_after_training_puts_the_trainer_back(place, monkey
     with place.db.reading() as tx:
         committed = tx.steps.last(1)[0]
         assert tx.episodes.trained_twice() == 0
-    assert committed.metrics["critic/updates"] == LEARNER.critic_updates
+    assert committed.metrics["critic/updates"] == CRITIC_UPDATES
     assert (committed.parent_version, loop.version) == (0, 2), "a number that was taken is not used again"
 
 

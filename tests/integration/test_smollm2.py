@@ -25,7 +25,8 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from envs.types import ToolSpec
 from online_agent.config.settings import EngineSettings, LearnerSettings
 from online_agent.learner.batching import collate
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
+from online_agent.recipes import find_recipe
 from online_agent.rendering.renderer import ChatRenderer
 from online_agent.serving.client import EngineClient, new_rid
 from online_agent.serving.launcher import EngineProcess, context_length
@@ -55,7 +56,6 @@ LAST_LAYER_LEARNS = r"^layers\.(?!29\.)|self_attn"
 LEARNER = LearnerSettings(
     batch_episodes=len(TASKS),
     critic_warmup_steps=0,
-    critic_updates=1,
     actor_lr=1e-5,
     critic_lr=1e-5,
     critic_freeze_pattern=LAST_LAYER_LEARNS,
@@ -120,14 +120,14 @@ def engine(seed: VersionDir, folder: Path) -> Iterator[EngineProcess]:
 
 
 @pytest.fixture(scope="module")
-def trainer(engine: EngineProcess, seed: VersionDir) -> Iterator[SaoTrainer]:
+def trainer(engine: EngineProcess, seed: VersionDir) -> Iterator[PolicyTrainer]:
     num_threads = torch.get_num_threads()
-    yield SaoTrainer(seed.serving_dir, LEARNER)
+    yield PolicyTrainer(seed.serving_dir, LEARNER, find_recipe("sao-k1"))
     torch.set_num_threads(num_threads)
 
 
 @pytest.fixture
-async def client(engine: EngineProcess, trainer: SaoTrainer, seed: VersionDir) -> AsyncIterator[EngineClient]:
+async def client(engine: EngineProcess, trainer: PolicyTrainer, seed: VersionDir) -> AsyncIterator[EngineClient]:
     async with EngineClient(
         engine.url,
         ENGINE.api_key.get_secret_value(),
@@ -175,7 +175,7 @@ async def all_served_log_probs(client: EngineClient, episodes: Sequence[Training
 
 
 @torch.no_grad()
-def trained_log_probs(trainer: SaoTrainer, episodes: Sequence[TrainingEpisode]) -> Float32Array:
+def trained_log_probs(trainer: PolicyTrainer, episodes: Sequence[TrainingEpisode]) -> Float32Array:
     """(N,) what the trainer, as it is now, gives the action tokens of all episodes."""
     batches = [collate(episodes, (i,), torch.device("cpu")) for i in range(len(episodes))]
     logps = [trainer.actor(b.token_ids_BT, b.positions_N, b.targets_N, b.temperature_N, b.num_shared) for b in batches]
@@ -210,7 +210,7 @@ def prompt_of(episode: TrainingEpisode) -> Int32Array:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_model_from_elsewhere_is_served_trained_one_step_and_served_again(
-    client: EngineClient, trainer: SaoTrainer, store: WeightStore, seed: VersionDir
+    client: EngineClient, trainer: PolicyTrainer, store: WeightStore, seed: VersionDir
 ) -> None:
     renderer = ChatRenderer.load(seed.serving_dir)
     episodes = await roll_out_all(client, renderer)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from online_agent.config.settings import LearnerSettings
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
+from online_agent.recipes import Recipe, find_recipe
 from tests.fakes.tiny_model import write_tiny_model
 
-MakeTrainer = Callable[..., SaoTrainer]
+MakeTrainer = Callable[..., PolicyTrainer]
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +24,8 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_trainer(model_dir: Path) -> MakeTrainer:
     """A fresh trainer of the tiny model; keyword arguments are learner settings."""
 
-    def make(**settings: object) -> SaoTrainer:
-        return SaoTrainer(model_dir, LearnerSettings(**{"critic_warmup_steps": 0, **settings}))
+    def make(recipe: Recipe | str = "sao", **settings: object) -> PolicyTrainer:
+        chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
+        return PolicyTrainer(model_dir, LearnerSettings(**{"critic_warmup_steps": 0, **settings}), chosen)
 
     return make

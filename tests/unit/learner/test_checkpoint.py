@@ -8,12 +8,14 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from online_agent.config.settings import LearnerSettings
 from online_agent.errors import CorruptVersion
-from online_agent.learner.trainer import SaoTrainer
+from online_agent.learner.trainer import PolicyTrainer
+from online_agent.recipes import find_recipe
 from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.tiny_model import VOCAB_SIZE, write_tiny_model
 from tests.fakes.training_episodes import random_episodes
 
 pytestmark = SILENCED
+SAO = find_recipe("sao")
 
 
 def train(trainer, num_steps, first=0):
@@ -46,7 +48,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(make_trainer, mod
     expected = train(whole, 3, first=3)
 
     other_seed = write_tiny_model(tmp_path / "other", seed=9)
-    resumed = SaoTrainer(other_seed, LearnerSettings(critic_warmup_steps=0, zero_stage=zero_stage))
+    resumed = PolicyTrainer(other_seed, LearnerSettings(critic_warmup_steps=0, zero_stage=zero_stage), SAO)
     resumed.restore(tmp_path)
 
     assert train(resumed, 3, first=3) == expected
@@ -69,7 +71,7 @@ def test_after_a_restore_the_next_update_starts_from_the_restored_weights(make_t
 
     AdamW's first update is the learning rate times the sign of the gradient.
     """
-    trainer = make_trainer(critic_lr=0.1, critic_updates=1)
+    trainer = make_trainer("sao-k1", critic_lr=0.1)
     trainer.export(tmp_path)
     critic_file = tmp_path / "learner" / "critic.safetensors"
     tensors = load_file(critic_file)
@@ -149,7 +151,7 @@ def test_an_untied_model_keeps_its_own_head(tmp_path):
         intermediate_size=32, tie_word_embeddings=False,
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
-    trainer = SaoTrainer(tmp_path / "model", LearnerSettings(critic_warmup_steps=0))
+    trainer = PolicyTrainer(tmp_path / "model", LearnerSettings(critic_warmup_steps=0), SAO)
     trainer.step(random_episodes(4, 40), version=0, is_warmup=False)
     trainer.export(tmp_path / "v1")
 

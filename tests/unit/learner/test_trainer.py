@@ -8,6 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from online_agent.learner.report import METRIC_KEYS
+from online_agent.recipes import find_recipe
+from online_agent.recipes.parts import Critic, SkipObservationGae
 from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.learner import spoil_gradient
 from tests.fakes.tiny_model import VOCAB_SIZE
@@ -15,6 +17,10 @@ from tests.fakes.training_episodes import episode, random_episodes
 
 pytestmark = SILENCED
 EPS_LOW, EPS_HIGH, ALPHA = 0.8, 3.0, 1.5
+
+
+def sao_with(**numbers):
+    return dataclasses.replace(find_recipe("sao"), advantage=SkipObservationGae(**numbers))
 
 
 def rollout(trainer, num=8, *, noise=0.3, seed=0, num_shared=0, version=0):
@@ -108,7 +114,7 @@ def test_the_actor_gradient_is_that_of_the_loss_written_plainly_in_float64(make_
 
 def test_the_critic_learns_the_return_of_each_episode(make_trainer, monkeypatch):
     """Value 0.4 everywhere, returns 0 or 1: the mean squared error and its gradient in the bias, by hand."""
-    trainer = make_trainer(critic_bias_init=0.4, critic_updates=1, critic_clip_norm=1e9)
+    trainer = make_trainer("sao-k1", critic_bias_init=0.4, critic_clip_norm=1e9)
     episodes = rollout(trainer)
     seen = gradient_seen_by(trainer.critic, monkeypatch)
 
@@ -152,7 +158,7 @@ def test_the_order_of_episodes_changes_nothing_but_rounding(make_trainer):
 
 
 def test_the_critic_is_updated_k_times_and_the_actor_once(make_trainer):
-    trainer = make_trainer(critic_updates=3)
+    trainer = make_trainer(sao_with(critic=Critic(updates=3)))
     episodes = rollout(trainer)
 
     metrics = trainer.step(episodes, version=0, is_warmup=False).metrics
@@ -199,7 +205,7 @@ def test_frozen_parameters_of_the_critic_never_move(make_trainer):
 
 
 def test_whitened_advantages_have_mean_0_and_deviation_1_over_the_whole_step(make_trainer):
-    trainer = make_trainer(whiten_advantages=True, micro_batch_tokens=60)
+    trainer = make_trainer(sao_with(is_whitened=True), micro_batch_tokens=60)
 
     metrics = trainer.step(rollout(trainer), version=0, is_warmup=False).metrics
 
