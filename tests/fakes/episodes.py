@@ -91,17 +91,46 @@ def graded_episode(
     return episode_id
 
 
+def open_group(db: Database, size: int, *, split: Split = "train", tenant: str = TENANT) -> tuple[str, list[str]]:
+    """The id of a group and those of its open members."""
+    with db.transaction() as tx:
+        group = tx.episodes.create_group(EpisodeNew(tenant, "bug_repair", f"{split}-1", split), size)
+    return group.id, list(group.episode_ids)
+
+
+def finish_member(db: Database, episode_id: str, versions: Sequence[int] = (0,), num_tokens: int = 6) -> None:
+    with db.transaction() as tx:
+        tx.episodes.add_turn(episode_id, make_turn(versions=versions, num_tokens=num_tokens))
+        tx.episodes.finish(episode_id, StopReason.SUBMITTED, Artifact({"a.py": "x = 1\n"}, is_submitted=True))
+
+
+def grade_member(db: Database, episode_id: str, versions: Sequence[int] = (0,), reward: float = 1.0) -> None:
+    """The open episode has one turn and its verdict."""
+    finish_member(db, episode_id, versions)
+    with db.transaction() as tx:
+        tx.episodes.grade(episode_id, Verdict(reward, reward > 0))
+
+
+def graded_group(db: Database, size: int, versions: Sequence[int] = (0,), *, split: Split = "train") -> list[str]:
+    _, members = open_group(db, size, split=split)
+    for episode_id in members:
+        grade_member(db, episode_id, versions)
+    return members
+
+
 def seed_version(db: Database) -> None:
     """Version 0 serves."""
     with db.transaction() as tx:
         tx.weights.insert(VersionNew(tx.weights.next_version(), VersionOrigin.SEED, state=VersionState.SERVING))
 
 
-def reserve_step(db: Database, batch: int, *, current_version: int = 0, lease_s: float = 60.0) -> int | None:
+def reserve_step(
+    db: Database, batch: int, *, current_version: int = 0, lease_s: float = 60.0, group_size: int | None = None
+) -> int | None:
     """The number of a reserved step, or None when too few episodes wait."""
     with db.transaction() as tx:
         step = tx.steps.next_step()
-        episodes = tx.episodes.reserve(step, batch, current_version, max_staleness=8)
+        episodes = tx.episodes.reserve(step, batch, current_version, max_staleness=8, group_size=group_size)
         if not episodes:
             return None
         ids = [episode.id for episode in episodes]

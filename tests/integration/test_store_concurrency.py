@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
+from sqlalchemy.dialects import sqlite
 
 from online_agent.errors import Busy, Conflict, StorageFull
 from online_agent.store.models.episodes import QUEUED
 from online_agent.store.records import Done, Fresh, Running
+from online_agent.store.repositories.groups import oldest_ready_groups
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus
 from online_agent.weights import WeightStore
@@ -291,4 +293,19 @@ def test_the_training_queue_is_read_from_its_own_index_in_order(sqlite_url: str)
     with db.reading() as tx:
         (step,) = tx.connection.exec_driver_sql(query).all()
     assert "USING INDEX ix_episodes_queue" in step[3]
+    db.close()
+
+
+def test_waiting_groups_are_read_from_their_own_indexes(sqlite_url: str) -> None:
+    """However many groups were trained on: one index holds what waits, the other finds the members of one group."""
+    db = Database(sqlite_url)
+    query = str(oldest_ready_groups(8).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
+    with db.reading() as tx:
+        steps = [row[3] for row in tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}").all()]
+    searched = [step for step in steps if step.startswith(("SEARCH", "SCAN episodes"))]
+    assert [step.partition(" USING INDEX ")[2].split(" ")[0] for step in searched] == [
+        "ix_episodes_group_queue",
+        "ix_episodes_group_id",
+        "ix_episodes_group_id",
+    ]
     db.close()

@@ -6,44 +6,36 @@ has action tokens. A reservation first drops, one by one and with the reason,
 - ``stale:k``        k = current version - oldest version of its action tokens, more than ``max_staleness``;
 - ``rolled_back:v``  it was under way while version v served, and a rollback has gone behind v;
 
-then takes the oldest by time of finishing. Episodes outside the queue's rule stay graded and are never touched.
+then takes the oldest by time of finishing, members of groups like all others. A recipe that compares the rollouts of a
+group names its group size, and takes whole groups (see groups.py). Episodes outside the queue's rule, held-out ones
+among them, stay graded and are never touched.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
-
 from sqlalchemy import String, cast, func, insert, literal, select, text, update
 
-from online_agent.errors import BadInput, MisalignedEpisode
-from online_agent.store.encoding import unpack_spans
-from online_agent.store.models import Episode, Feedback, Step, StepEpisode, Turn, WeightVersion
+from online_agent.errors import BadInput
+from online_agent.store.models import Episode, Feedback, Step, StepEpisode, WeightVersion
 from online_agent.store.models.episodes import QUEUED
 from online_agent.store.records import FeedbackRule, QueueCounts
-from online_agent.store.repositories.base import Repository
-from online_agent.store.rewards import training_reward
-from online_agent.types import (
-    EpisodeStatus,
-    FeedbackFate,
-    Span,
-    StepStatus,
-    StopReason,
-    TrainingEpisode,
-    training_episode,
-)
+from online_agent.store.repositories.groups import MIN_GROUP_EPISODES, GroupRows
+from online_agent.store.repositories.layout import LAYOUT_COLUMNS
+from online_agent.types import EpisodeStatus, FeedbackFate, StepStatus, TrainingEpisode
 
-TRUNCATED = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.TIMEOUT)
 _QUEUED = (text(QUEUED),)
 
 
-class ReservationRows(Repository):
-    def queue(self) -> QueueCounts:
-        """How much waits, without judging staleness. Cheap enough to poll."""
-        ready = self._db.execute(select(func.count(), func.min(Episode.finished_at)).where(*_QUEUED)).one()
+class ReservationRows(GroupRows):
+    def queue(self, group_size: int | None = None) -> QueueCounts:
+        """How much waits for a recipe of that group size, without judging staleness. Cheap enough to poll."""
+        if group_size is None:
+            of_all = select(func.count(), func.min(Episode.finished_at)).where(*_QUEUED)
+            num_ready, oldest_at = self._db.execute(of_all).one()
+        else:
+            num_ready, oldest_at = self._ready_in_groups()
         ungraded = select(func.count()).where(Episode.status == EpisodeStatus.FINISHED)
-        return QueueCounts(ready[0], int(self._db.execute(ungraded).scalar_one()), ready[1])
+        return QueueCounts(num_ready, int(self._db.execute(ungraded).scalar_one()), oldest_at)
 
     def reserve(
         self,
@@ -54,19 +46,30 @@ class ReservationRows(Repository):
         rule: FeedbackRule = FeedbackRule.MEAN_WITH_VERDICT,
         *,
         allow_fewer: bool = False,
+        group_size: int | None = None,
     ) -> list[TrainingEpisode]:
         """The ``batch`` oldest episodes of the queue, reserved for ``step`` with the reward they are trained with.
 
         Empty, reserving nothing, when fewer wait (unless ``allow_fewer``). The transaction must go on to
         ``tx.steps.reserve``: without the step's row it cannot commit.
+
+        With ``group_size``, that of the recipe, these are whole groups, the oldest complete ones that fit in ``batch``
+        episodes and at least one; a group counts whatever the size it was asked for in. What belongs to no group is
+        dropped.
         """
         if batch < 1 or max_staleness < 0:
             raise BadInput(f"batch must be >= 1 and max_staleness >= 0, got {batch} and {max_staleness}")
+        if group_size is not None and group_size < MIN_GROUP_EPISODES:
+            raise BadInput(f"group_size must be >= {MIN_GROUP_EPISODES}, got {group_size}", param="group_size")
         self._drop_stale(current_version, max_staleness)
         self._drop_rolled_back()
-        episodes = self._oldest(batch, rule)
-        if len(episodes) < batch and not (allow_fewer and episodes):
-            return []
+        oldest = self._oldest if group_size is None else self._oldest_groups
+        episodes = oldest(batch, rule, allow_fewer=allow_fewer)
+        if episodes:
+            self._take(step, episodes)
+        return episodes
+
+    def _take(self, step: int, episodes: list[TrainingEpisode]) -> None:
         taken = update(Episode).where(Episode.id.in_([e.id for e in episodes]), Episode.status == EpisodeStatus.GRADED)
         self._db.execute(taken.values(status=EpisodeStatus.RESERVED, step=step))
         tenants = select(Episode.id, Episode.tenant_id).where(Episode.step == step)
@@ -83,7 +86,6 @@ class ReservationRows(Repository):
             for position, episode in enumerate(episodes)
         ]
         self._db.execute(insert(StepEpisode), rows)
-        return episodes
 
     def mark_trained(self, step: int) -> int:
         """The step's reserved episodes are trained; returns how many. A second training is refused by the database."""
@@ -145,13 +147,16 @@ class ReservationRows(Repository):
             update(Episode).where(*_QUEUED, gone.is_not(None)).values(status=EpisodeStatus.DROPPED, drop_reason=reason)
         )
 
-    def _oldest(self, batch: int, rule: FeedbackRule) -> list[TrainingEpisode]:
-        """The oldest of the queue that can be laid out. One that cannot is dropped and the next one takes its place."""
+    def _oldest(self, batch: int, rule: FeedbackRule, *, allow_fewer: bool) -> list[TrainingEpisode]:
+        """The oldest of the queue that can be laid out. One that cannot is dropped and the next one takes its place.
+
+        Empty when fewer than ``batch`` wait (unless ``allow_fewer``).
+        """
         episodes: list[TrainingEpisode] = []
         after: tuple[float, str] | None = None
         while len(episodes) < batch:
             query = (
-                select(Episode.id, Episode.reward, Episode.temperature, Episode.stop_reason, Episode.finished_at)
+                select(*LAYOUT_COLUMNS)
                 .where(*_QUEUED)
                 .order_by(Episode.finished_at, Episode.id)
                 .limit(batch - len(episodes))
@@ -166,47 +171,4 @@ class ReservationRows(Repository):
                 break
             after = (rows[-1].finished_at, rows[-1].id)
             episodes.extend(self._lay_out(rows, rule))
-        return episodes
-
-    def _lay_out(self, rows: Sequence[Any], rule: FeedbackRule) -> list[TrainingEpisode]:
-        ids = [row.id for row in rows]
-        spans = self._spans(ids)
-        rewards = self._latest_rewards(ids)
-        episodes: list[TrainingEpisode] = []
-        for row in rows:
-            reward = training_reward(rule, row.reward, rewards.get(row.id, {}))
-            is_truncated = row.stop_reason in TRUNCATED
-            try:
-                episodes.append(training_episode(row.id, spans[row.id], reward, row.temperature, is_truncated))
-            except MisalignedEpisode as error:
-                dropped = {"status": EpisodeStatus.DROPPED, "drop_reason": "misaligned"}
-                values = {**dropped, "untrainable_reason": error.message}
-                self._db.execute(update(Episode).where(Episode.id == row.id).values(values))
-        return episodes
-
-    def _spans(self, episode_ids: Sequence[str]) -> dict[str, list[Span]]:
-        query = (
-            select(Turn.episode_id, Turn.span_index, Turn.token_ids, Turn.logprobs)
-            .where(Turn.episode_id.in_(episode_ids))
-            .order_by(Turn.episode_id, Turn.number)
-        )
-        spans: dict[str, list[Span]] = defaultdict(list)
-        for row in self._db.execute(query):
-            spans[row.episode_id].extend(unpack_spans(row.span_index, row.token_ids, row.logprobs))
-        return spans
-
-    def _latest_rewards(self, episode_ids: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Episode → source → the last accepted reward of that source."""
-        query = (
-            select(Feedback.episode_id, Feedback.source, Feedback.reward)
-            .where(
-                Feedback.episode_id.in_(episode_ids),
-                Feedback.fate == FeedbackFate.ACCEPTED,
-                Feedback.reward.is_not(None),
-            )
-            .order_by(Feedback.id)
-        )
-        latest: dict[str, dict[str, float]] = defaultdict(dict)
-        for row in self._db.execute(query):
-            latest[row.episode_id][row.source] = row.reward
-        return latest
+        return episodes if allow_fewer or len(episodes) == batch else []
