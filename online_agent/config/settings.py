@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -69,14 +69,44 @@ class AgentSettings(Section):
     max_episodes_queued: PositiveInt = 256
 
 
+LoraModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+"""Every projection of a dense decoder layer: what the engine can put an adapter on."""
+
+
+class LoraSettings(Section):
+    """The adapter of ``learner.actor = "lora"``: W + alpha / rank * B A for each module named (arXiv 2106.09685).
+
+    The engine reserves room for exactly this rank and these modules when it starts. There is no dropout: the policy
+    that is trained has to be the one that acted.
+    """
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    target_modules: Annotated[tuple[LoraModule, ...], Field(min_length=1)] = get_args(LoraModule)
+
+    @model_validator(mode="after")
+    def _served_together(self) -> LoraSettings:
+        """The engine serves query, key and value as one module, gate and up as another."""
+        for group in ({"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"}):
+            missing = group - set(self.target_modules)
+            if missing and missing != group:
+                raise ValueError(
+                    f"{', '.join(sorted(group))} are served together: {', '.join(sorted(missing))} is not named"
+                )
+        return self
+
+
 class LearnerSettings(Section):
     """One optimiser step per ``batch_episodes`` episodes, each used once.
 
     ``recipe`` names what is computed: one of ``online_agent.recipes`` or a table under ``recipes``. The numbers of the
-    method belong to the recipe, those of the optimiser and the machine stand here.
+    method belong to the recipe, those of the optimiser and the machine stand here. ``actor`` says what of the policy
+    learns: all its weights, or a LoRA adapter over frozen ones; the critic is a full network in both.
     """
 
     recipe: str = "sao"
+    actor: Literal["full", "lora"] = "full"
+    lora: LoraSettings = LoraSettings()
     batch_episodes: PositiveInt = 48
     max_staleness_versions: PositiveInt = 8
     critic_warmup_steps: Annotated[int, Field(ge=0)] = 2
