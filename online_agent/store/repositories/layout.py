@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from sqlalchemy import select, update
 
 from online_agent.errors import MisalignedEpisode
 from online_agent.store.encoding import unpack_spans
+from online_agent.store.expert_rows import join_experts
 from online_agent.store.models import Episode, Feedback, Turn
 from online_agent.store.records import FeedbackRule
 from online_agent.store.repositories.base import Repository
 from online_agent.store.rewards import training_reward
-from online_agent.types import EpisodeStatus, FeedbackFate, Span, StopReason, TrainingEpisode, training_episode
+from online_agent.types import (
+    EpisodeStatus,
+    FeedbackFate,
+    RoutedExperts,
+    Span,
+    StopReason,
+    TrainingEpisode,
+    training_episode,
+)
 
 TRUNCATED = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.TIMEOUT)
 LAYOUT_COLUMNS = (
@@ -30,36 +40,53 @@ LAYOUT_COLUMNS = (
 )
 
 
+@dataclass(slots=True)
+class _Turns:
+    """The turns of one episode: all their spans in token order, and the packed experts of each (None: not returned)."""
+
+    spans: list[Span] = field(default_factory=list)
+    experts: list[bytes | None] = field(default_factory=list)
+
+
 class LayoutRows(Repository):
     def _lay_out(self, rows: Sequence[Any], rule: FeedbackRule) -> list[TrainingEpisode]:
         """The episodes of rows of ``LAYOUT_COLUMNS``, in their order. One that does not line up is dropped instead."""
         ids = [row.id for row in rows]
-        spans = self._spans(ids)
+        turns = self._turns(ids)
         rewards = self._latest_rewards(ids)
         episodes: list[TrainingEpisode] = []
         for row in rows:
             reward = training_reward(rule, row.reward, rewards.get(row.id, {}))
             is_truncated = row.stop_reason in TRUNCATED
             try:
-                episode = training_episode(row.id, spans[row.id], reward, row.temperature, is_truncated)
+                episode = training_episode(row.id, turns[row.id].spans, reward, row.temperature, is_truncated)
             except MisalignedEpisode as error:
                 dropped = {"status": EpisodeStatus.DROPPED, "drop_reason": "misaligned"}
                 values = {**dropped, "untrainable_reason": error.message}
                 self._db.execute(update(Episode).where(Episode.id == row.id).values(values))
             else:
-                episodes.append(replace(episode, task_id=f"{row.env}/{row.task_id}", group_id=row.group_id))
+                episodes.append(
+                    replace(
+                        episode,
+                        task_id=f"{row.env}/{row.task_id}",
+                        group_id=row.group_id,
+                        routed_experts=_routed_experts(episode, turns[row.id].experts),
+                    )
+                )
         return episodes
 
-    def _spans(self, episode_ids: Sequence[str]) -> dict[str, list[Span]]:
+    def _turns(self, episode_ids: Sequence[str]) -> dict[str, _Turns]:
         query = (
-            select(Turn.episode_id, Turn.span_index, Turn.token_ids, Turn.logprobs)
+            select(Turn.episode_id, Turn.span_index, Turn.token_ids, Turn.logprobs, Turn.routed_experts)
             .where(Turn.episode_id.in_(episode_ids))
             .order_by(Turn.episode_id, Turn.number)
         )
-        spans: dict[str, list[Span]] = defaultdict(list)
+        turns: dict[str, _Turns] = defaultdict(_Turns)
         for row in self._db.execute(query):
-            spans[row.episode_id].extend(unpack_spans(row.span_index, row.token_ids, row.logprobs))
-        return spans
+            of_episode = turns[row.episode_id]
+            of_episode.spans.extend(unpack_spans(row.span_index, row.token_ids, row.logprobs))
+            of_episode.experts.append(row.routed_experts)
+        return turns
 
     def _latest_rewards(self, episode_ids: Sequence[str]) -> dict[str, dict[str, float]]:
         """Episode → source → the last accepted reward of that source."""
@@ -76,3 +103,11 @@ class LayoutRows(Repository):
         for row in self._db.execute(query):
             latest[row.episode_id][row.source] = row.reward
         return latest
+
+
+def _routed_experts(episode: TrainingEpisode, blobs: Sequence[bytes | None]) -> RoutedExperts | None:
+    """Those of every token that an action was sampled behind, so of all tokens before the last action; else None."""
+    if all(blob is None for blob in blobs):
+        return None
+    last_action = int(np.flatnonzero(episode.action_mask)[-1])
+    return join_experts(blobs, len(episode.token_ids), num_needed=last_action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from envs.types import Verdict
 from online_agent.errors import Conflict, Fenced
+from online_agent.store.expert_rows import pack_experts
 from online_agent.store.models import StepEpisode
 from online_agent.store.records import FeedbackNew, StepNew, TurnNew, VersionNew
 from online_agent.store.session import Database
@@ -72,6 +74,25 @@ def test_reserved_episodes_arrive_laid_end_to_end(db: Database) -> None:
     assert episode.logprobs[episode.action_mask].tolist() == [-0.25, -0.25, -0.5, -0.5]
     assert episode.versions[episode.action_mask].tolist() == [2, 2, 2, 3]
     assert (episode.reward, episode.temperature, episode.is_truncated) == (0.5, 0.7, True)
+
+
+def test_reserved_episodes_carry_the_experts_of_every_token_an_action_was_sampled_behind(db: Database) -> None:
+    """Two turns of 4 prompt, 2 action and 3 observation tokens: the engine computes 14 states for the second action."""
+    chosen = np.arange(14 * 2 * 3, dtype=np.uint8).reshape(14, 2, 3)
+    whole, partly = open_episode(db), open_episode(db)
+    with db.transaction() as tx:
+        for episode_id, second in ((whole, pack_experts(chosen[5:], 5)), (partly, None)):
+            tx.episodes.add_turn(
+                episode_id, replace(make_turn(0, num_tokens=2), routed_experts=pack_experts(chosen[:5], 0))
+            )
+            tx.episodes.add_turn(episode_id, replace(make_turn(1, num_tokens=2), routed_experts=second))
+            tx.episodes.finish(episode_id, StopReason.SUBMITTED, None)
+            tx.episodes.grade(episode_id, Verdict(1.0, True))
+        experts = [episode.routed_experts for episode in tx.episodes.reserve(1, 2, 0, 8)]
+        tx.connection.rollback()
+    assert experts[0] is not None
+    np.testing.assert_array_equal(experts[0], np.concatenate([chosen, np.zeros((4, 2, 3), np.uint8)]))
+    assert experts[1] is None
 
 
 def test_too_few_episodes_reserve_nothing(db: Database) -> None:
