@@ -11,6 +11,7 @@ from typing import Any
 
 from online_agent.errors import CorruptVersion
 from online_agent.types import VersionOrigin
+from online_agent.weights.adapter import ADAPTER_FILES, PROBE_FILE, Base
 from online_agent.weights.tensors import TensorSpec
 
 MANIFEST_NAME = "manifest.json"
@@ -31,7 +32,8 @@ class Manifest:
     """``files`` maps paths relative to the version directory; ``tensors`` are the serving ones.
 
     ``architecture`` is the first of config.json's ``architectures``; ``is_tied``: the head is the embedding.
-    ``content_hash`` is equal for versions that serve the same weights.
+    ``content_hash`` is equal for versions that serve the same weights. ``base`` is the version that an adapter adapts,
+    None for whole weights.
     """
 
     version: int
@@ -46,6 +48,7 @@ class Manifest:
     created_at: float
     files: Mapping[str, FileEntry]
     tensors: Mapping[str, TensorSpec]
+    base: Base | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -62,6 +65,7 @@ def read_manifest(path: Path) -> Manifest:
         if values.pop("format") != _FORMAT:
             raise CorruptVersion(f"{path.parent.name}/{path.name} has an unknown format")
         values["origin"] = VersionOrigin(values["origin"])
+        values["base"] = Base(**values["base"]) if values.get("base") else None
         values["files"] = {name: FileEntry(**entry) for name, entry in values["files"].items()}
         values["tensors"] = {
             name: TensorSpec(tuple(spec["shape"]), spec["dtype"]) for name, spec in values["tensors"].items()
@@ -72,11 +76,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def content_hash(files: Mapping[str, FileEntry]) -> str:
-    """SHA-256 over the sorted (name, sha256) of the serving tensors' files."""
+    """SHA-256 over the sorted (name, sha256) of the serving tensors' files, and of what else defines an adapter."""
+    defining = {f"{SERVING_NAME}/{name}" for name in ADAPTER_FILES if name != PROBE_FILE}
     served = [
         (name, entry.sha256)
         for name, entry in sorted(files.items())
-        if name.startswith(f"{SERVING_NAME}/") and name.endswith(".safetensors")
+        if name in defining or (name.startswith(f"{SERVING_NAME}/") and name.endswith(".safetensors"))
     ]
     return hashlib.sha256(json.dumps(served).encode()).hexdigest()
 

@@ -12,11 +12,12 @@ import logging
 import re
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from online_agent.errors import Conflict, CorruptVersion, StorageFull
 from online_agent.types import VersionOrigin
+from online_agent.weights.adapter import is_adapter, read_base
 from online_agent.weights.files import (
     exclusive_directory,
     fsync_path,
@@ -137,23 +138,33 @@ class WeightStore:
     def prune(self, keep: Collection[int]) -> list[int]:
         """Versions below the newest kept one and not in ``keep`` are deleted; returns them.
 
-        Newer ones may be on their way into the database. The newest version that verifies always stays. Corrupt
-        directories that were set aside go when they are older than everything kept.
+        The base of an adapter that stays is kept with it. Newer ones may be on their way into the database. The newest
+        version that verifies always stays. Corrupt directories that were set aside go when they are older than
+        everything kept.
         """
         kept = set(keep)
         newest = self.latest_stable()
         if not kept or newest is None:
             return []
-        gone = [v for v in self.versions() if v < max(kept) and v not in kept and v != newest]
+        doomed = {v for v in self.versions() if v < max(kept) and v not in kept and v != newest}
+        gone = sorted(doomed - self._bases(set(self.versions()) - doomed))
         for version in gone:
-            doomed = self.root / f"v{version:06d}.gone"
-            self.path(version).rename(doomed)
+            renamed = self.root / f"v{version:06d}.gone"
+            self.path(version).rename(renamed)
             fsync_path(self.root)
-            shutil.rmtree(doomed)
+            shutil.rmtree(renamed)
         for aside in self.root.glob("v*.corrupt"):
             if int(aside.name[1:].removesuffix(".corrupt")) < min(kept):
                 shutil.rmtree(aside)
         return gone
+
+    def _bases(self, versions: Collection[int]) -> set[int]:
+        """The versions that adapters among ``versions`` adapt."""
+        bases = set()
+        for serving in (self.path(version) / SERVING_NAME for version in versions):
+            with suppress(CorruptVersion):  # it can never serve
+                bases |= {read_base(serving).version} if is_adapter(serving) else set()
+        return bases
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free

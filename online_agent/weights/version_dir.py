@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from online_agent.errors import CorruptVersion
 from online_agent.types import VersionOrigin
+from online_agent.weights.adapter import ADAPTER_FILES, Base, is_adapter, read_base
 from online_agent.weights.files import relative_files, sha256_of
 from online_agent.weights.manifest import (
     LEARNER_NAME,
@@ -42,7 +43,7 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class VersionDir:
-    """A verified version on disk. ``serving_dir`` is a complete Hugging Face directory."""
+    """A verified version on disk. ``serving_dir`` is a complete Hugging Face directory, or holds an adapter for one."""
 
     path: Path
     manifest: Manifest
@@ -66,6 +67,7 @@ def describe(directory: Path, lineage: Lineage, known: Mapping[str, FileEntry]) 
     for name in needed:
         if name not in names:
             raise CorruptVersion(f"version {lineage.version} is incomplete: {name} is missing")
+    base = _base_of(directory, names, lineage.version)
     tensors = read_headers(directory / SERVING_NAME)
     if not tensors:
         raise CorruptVersion(f"version {lineage.version} is incomplete: {SERVING_NAME}/ has no tensor")
@@ -86,6 +88,7 @@ def describe(directory: Path, lineage: Lineage, known: Mapping[str, FileEntry]) 
         created_at=time.time(),
         files=files,
         tensors=tensors,
+        base=base,
     )
 
 
@@ -106,6 +109,16 @@ def verify(path: Path, version: int) -> VersionDir:
     for name, entry in manifest.files.items():
         _check_file(path / name, name, entry, version)
     return VersionDir(path, manifest)
+
+
+def _base_of(directory: Path, names: Collection[str], version: int) -> Base | None:
+    serving = directory / SERVING_NAME
+    if not is_adapter(serving):
+        return None
+    for name in ADAPTER_FILES:
+        if f"{SERVING_NAME}/{name}" not in names:
+            raise CorruptVersion(f"version {version} is incomplete: {SERVING_NAME}/{name} is missing")
+    return read_base(serving)
 
 
 def _entry(path: Path) -> FileEntry:
