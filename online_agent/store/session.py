@@ -28,7 +28,9 @@ from online_agent.store.repositories.episodes import EpisodeRepository
 from online_agent.store.repositories.events import DetectorRepository, EventRepository
 from online_agent.store.repositories.feedback import FeedbackRepository
 from online_agent.store.repositories.idempotency import IdempotencyRepository
+from online_agent.store.repositories.interruptions import InterruptionRepository
 from online_agent.store.repositories.keys import KeyRepository
+from online_agent.store.repositories.old_logprobs import OldLogprobRepository
 from online_agent.store.repositories.processes import LeaseRepository, ProcessRepository
 from online_agent.store.repositories.steps import StepRepository
 from online_agent.store.repositories.weights import WeightRepository
@@ -90,6 +92,14 @@ class Transaction:
     @cached_property
     def processes(self) -> ProcessRepository:
         return ProcessRepository(self.connection, self.clock)
+
+    @cached_property
+    def interruptions(self) -> InterruptionRepository:
+        return InterruptionRepository(self.connection, self.clock)
+
+    @cached_property
+    def old_logprobs(self) -> OldLogprobRepository:
+        return OldLogprobRepository(self.connection, self.clock)
 
     @cached_property
     def leases(self) -> LeaseRepository:

@@ -35,7 +35,8 @@ def nothing_scored(episode: TrainingEpisode) -> Float32Array:
 
 def sampled_by(episode: TrainingEpisode, version: int) -> Mask:
     """(T,) the action tokens that ``version`` sampled."""
-    return np.logical_and(episode.action_mask, episode.versions == version)
+    mask: Mask = episode.action_mask & (episode.versions == version)
+    return mask
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ from online_agent.store.models.changes import EnvChange
 from online_agent.store.models.episodes import Episode, Turn
 from online_agent.store.models.events import DetectorState, Event
 from online_agent.store.models.feedback import Feedback
+from online_agent.store.models.old_logprobs import Interruption, OldLogprobs, PartialGeneration
 from online_agent.store.models.processes import Lease, Process
 from online_agent.store.models.steps import Step, StepEpisode
 from online_agent.store.models.weights import LearnerControl, WeightVersion
@@ -19,8 +20,11 @@ __all__ = [
     "Event",
     "Feedback",
     "IdempotencyKey",
+    "Interruption",
     "LearnerControl",
     "Lease",
+    "OldLogprobs",
+    "PartialGeneration",
     "Process",
     "Step",
     "StepEpisode",

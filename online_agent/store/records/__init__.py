@@ -19,6 +19,7 @@ from online_agent.store.records.episodes import (
     TurnRecord,
 )
 from online_agent.store.records.feedback import FeedbackNew, FeedbackRecord, FeedbackRule
+from online_agent.store.records.interruptions import InterruptionRecord, InterruptionState, PartialGenerationNew
 from online_agent.store.records.json import Json
 from online_agent.store.records.training import (
     Control,
@@ -45,10 +46,13 @@ __all__ = [
     "Fresh",
     "GradingClaim",
     "Idempotency",
+    "InterruptionRecord",
+    "InterruptionState",
     "Json",
     "KeyRecord",
     "Mismatch",
     "Page",
+    "PartialGenerationNew",
     "ProcessRecord",
     "QueueCounts",
     "ResetRequest",
