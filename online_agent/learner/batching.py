@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from online_agent.algo.advantages import terminal_rewards
+from online_agent.learner.buckets import least_padded
 from online_agent.types import TrainingEpisode
 
 MIN_SHARED_TOKENS = 8
@@ -82,7 +83,7 @@ def plan(
     """
     lengths = [num_fed_tokens(episode) for episode in episodes]
     order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: (-lengths[i], i))
-    per_rank = [_cut(order[r::world_size], lengths, max_tokens) for r in range(world_size)]
+    per_rank = [least_padded(order[r::world_size], lengths, max_tokens) for r in range(world_size)]
     num_batches = max(len(batches) for batches in per_rank)
     return per_rank[rank] + [()] * (num_batches - len(per_rank[rank]))
 
@@ -141,15 +142,3 @@ def _fault(episode: TrainingEpisode, vocab_size: int) -> str | None:
     if len(episode.token_ids) and not 0 <= int(episode.token_ids.min()) <= int(episode.token_ids.max()) < vocab_size:
         return f"a token id is outside the vocabulary of {vocab_size}"
     return None
-
-
-def _cut(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[tuple[int, ...]]:
-    """Consecutive rows of ``order`` (longest first) while rows * longest stays within the budget, evenly filled."""
-    batches: list[tuple[int, ...]] = []
-    current: list[int] = []
-    for i in order:
-        if current and (len(current) + 1) * lengths[current[0]] > max_tokens:
-            batches.append(tuple(current))
-            current = []
-        current.append(i)
-    return [*batches, tuple(current)] if current else batches
