@@ -38,7 +38,10 @@ class EpisodeStatus(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why the agent loop ended. The agent's own limits are results; outages are not (status failed)."""
+    """Why an episode ended. The agent's own limits are results; outages are not (status failed).
+
+    A client's own episode is closed by the client, or idle for so long that it counts as over.
+    """
 
     SUBMITTED = "submitted"
     NO_TOOL_CALL = "no_tool_call"
@@ -46,6 +49,8 @@ class StopReason(StrEnum):
     MAX_TOKENS = "max_tokens"
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
+    CLOSED = "closed"
+    IDLE = "idle"
     OUTAGE = "outage"
 
 
@@ -188,6 +193,7 @@ class Generation:
     ``misalignment`` says what does not line up (a log-prob sent as null stays NaN, counts stay as they came): the
     text can be used, the episode cannot be trained on. ``routed_experts`` covers the prompt and all sampled tokens but
     the last, whose state was not computed; None where the model has no experts or the engine does not return them.
+    ``top_logprobs`` are, per sampled id, the likeliest ids as [log-prob, id, ...]; empty unless asked for.
     """
 
     token_ids: Int32Array
@@ -199,6 +205,7 @@ class Generation:
     num_retractions: int = 0
     misalignment: str | None = None
     routed_experts: RoutedExperts | None = None
+    top_logprobs: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def parse_generation(answer: Any, engine: str) -> Generation:
         num_prompt_tokens=int(meta.get("prompt_tokens") or 0),
         num_cached_tokens=int(meta.get("cached_tokens") or 0),
         num_retractions=int(meta.get("num_retractions") or 0),
+        top_logprobs=tuple(meta.get("output_top_logprobs") or ()),
         misalignment=problem and f"{engine}, version {meta.get('weight_version')}: {problem}",
     )
 

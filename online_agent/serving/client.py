@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ import orjson
 
 from online_agent.errors import EngineProtocolError, EngineRejected, EngineUnavailable
 from online_agent.serving.answers import error_message, parse_generation, parse_version
+from online_agent.serving.streams import END, StreamAssembler, StreamPart
 from online_agent.types import Generation, Int32Array, Sampling
+
+_RequestContext = AbstractAsyncContextManager[aiohttp.ClientResponse]
 
 RID_LENGTH = 32
 CONTEXT_MARGIN = 8
@@ -98,30 +102,58 @@ class EngineClient:
             await self._session.close()
 
     async def generate(
-        self, input_ids: Int32Array, sampling: Sampling, stop_token_ids: Sequence[int], rid: str
+        self,
+        input_ids: Int32Array,
+        sampling: Sampling,
+        stop_token_ids: Sequence[int],
+        rid: str,
+        *,
+        more: Mapping[str, Any] | None = None,
+        num_top_logprobs: int = 0,
     ) -> Generation:
         """What the model samples after ``input_ids``, one log-prob and one weight version per id.
 
-        The sampled stop id is part of the answer. ``finish_reason`` is ``stop``, ``length`` or ``abort``.
+        The sampled stop id is part of the answer. ``finish_reason`` is ``stop``, ``length`` or ``abort``. ``more`` are
+        sampling parameters under the engine's own names.
         """
         self._check_request(input_ids, sampling, rid)
-        body = {
-            "rid": rid,
-            "input_ids": input_ids.tolist(),
-            "sampling_params": {
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "max_new_tokens": sampling.max_new_tokens,
-                "stop_token_ids": list(stop_token_ids),
-            },
-            "return_logprob": True,
-        }
+        body = _generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs)
         try:
             answer = await self._post("/generate", body, self._request_timeout_s)
         except (asyncio.CancelledError, EngineUnavailable):
             await asyncio.shield(self._abort_quietly(rid))
             raise
         return parse_generation(answer, self.base_url)
+
+    async def generate_stream(
+        self,
+        input_ids: Int32Array,
+        sampling: Sampling,
+        stop_token_ids: Sequence[int],
+        rid: str,
+        *,
+        more: Mapping[str, Any] | None = None,
+        num_top_logprobs: int = 0,
+    ) -> AsyncIterator[StreamPart]:
+        """The same as ``generate``, in parts as they are sampled; the last part holds the whole generation.
+
+        Raises EngineProtocolError when the stream ends before its end. A caller that stops reading (or is cancelled)
+        aborts the request; one that calls ``abort`` and reads on gets what was sampled until then.
+        """
+        self._check_request(input_ids, sampling, rid)
+        body = {**_generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs), "stream": True}
+        assembler = StreamAssembler(self.base_url)
+        try:
+            async for data in self._events("/generate", orjson.dumps(body)):
+                yield assembler.add(data)
+                if assembler.is_finished:
+                    return
+        finally:
+            if not assembler.is_finished:
+                await asyncio.shield(self._abort_quietly(rid))
+        raise EngineProtocolError(
+            f"{self.base_url} ended the stream after {len(assembler.token_ids)} tokens without its end"
+        )
 
     async def abort(self, rid: str) -> None:
         """The request ends with what it has; unknown ids are no error."""
@@ -224,28 +256,83 @@ class EngineClient:
         try:
             status, answer = await self._exchange(method, path, content, timeout_s)
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            reason = f"{type(error).__name__} {error}".strip()
-            raise EngineUnavailable(f"{self.base_url}{path}: {reason}", retry_after_s=1.0) from error
+            raise self._unreachable(path, error) from error
         body = _decoded(answer)
-        if status >= 500:
-            raise EngineUnavailable(
-                f"{self.base_url}{path} answered {status}: {error_message(body)}", retry_after_s=1.0
-            )
-        if status >= 400:
-            raise EngineRejected(f"{self.base_url}{path} answered {status}: {error_message(body)}")
+        _raise_for_status(f"{self.base_url}{path}", status, body)
         return body
 
     async def _exchange(self, method: str, path: str, content: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+        async with self._request(method, path, content, timeout_s) as response:
+            return response.status, await response.read()
+
+    async def _events(self, path: str, content: bytes) -> AsyncIterator[bytes]:
+        """The data of each server-sent event but the closing one."""
+        try:
+            async with self._request("POST", path, content, self._request_timeout_s) as response:
+                if response.status != 200:
+                    _raise_for_status(f"{self.base_url}{path}", response.status, _decoded(await response.read()))
+                async for line in _lines(response.content):
+                    if line.startswith(b"data:"):
+                        data = line[5:].strip()
+                        if data == END:
+                            return
+                        yield data
+        except aiohttp.ClientPayloadError:
+            return  # the connection broke in the middle: the reader sees a stream without its end
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            raise self._unreachable(path, error) from error
+
+    def _request(self, method: str, path: str, content: bytes | None, timeout_s: float) -> _RequestContext:
         if self._is_closed:
             raise EngineUnavailable(f"{self.base_url}: this client is closed")
         if self._session is None:  # made here: it belongs to the running loop
             connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=KEEPALIVE_S)
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._session.request(
-            method, self.base_url + path, data=content, timeout=timeout, allow_redirects=False
-        ) as response:
-            return response.status, await response.read()
+        return self._session.request(method, self.base_url + path, data=content, timeout=timeout, allow_redirects=False)
+
+    def _unreachable(self, path: str, error: Exception) -> EngineUnavailable:
+        reason = f"{type(error).__name__} {error}".strip()
+        return EngineUnavailable(f"{self.base_url}{path}: {reason}", retry_after_s=1.0)
+
+
+def _generate_body(
+    input_ids: Int32Array,
+    sampling: Sampling,
+    stop_token_ids: Sequence[int],
+    rid: str,
+    more: Mapping[str, Any] | None,
+    num_top_logprobs: int,
+) -> dict[str, Any]:
+    body = {
+        "rid": rid,
+        "input_ids": input_ids.tolist(),
+        "sampling_params": {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_new_tokens": sampling.max_new_tokens,
+            "stop_token_ids": list(stop_token_ids),
+            **(more or {}),
+        },
+        "return_logprob": True,
+    }
+    return {**body, "top_logprobs_num": num_top_logprobs} if num_top_logprobs else body
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length: the reader's own limit is shorter than an event with its log-probs can be."""
+    held = b""
+    async for chunk in content.iter_any():
+        *lines, held = (held + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _raise_for_status(call: str, status: int, body: Any) -> None:
+    if status >= 500:
+        raise EngineUnavailable(f"{call} answered {status}: {error_message(body)}", retry_after_s=1.0)
+    if status >= 400:
+        raise EngineRejected(f"{call} answered {status}: {error_message(body)}")
 
 
 def _decoded(content: bytes) -> Any:

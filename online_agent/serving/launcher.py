@@ -82,6 +82,8 @@ def engine_command(
         f"--max-running-requests={settings.max_running_requests}",
         # Token ids go in and come out; text is made by the renderer.
         "--skip-tokenizer-init",
+        # Each event of a stream holds what is new, not everything up to then: linear in the length, not quadratic.
+        "--incremental-streaming-output",
         "--grammar-backend=none",
         "--log-level=warning",
         *(CPU_ARGS if settings.device == "cpu" else ()),
