@@ -17,6 +17,7 @@ from torch import Tensor
 
 from online_agent.algo.advantages import terminal_rewards
 from online_agent.learner.buckets import least_padded
+from online_agent.learner.routing import rows_of_experts
 from online_agent.types import TrainingEpisode
 
 MIN_SHARED_TOKENS = 8
@@ -26,8 +27,9 @@ MIN_SHARED_TOKENS = 8
 class MicroBatch:
     """Rows of similar length. ``episode_B`` numbers them in the step's batch; empty for a filler.
 
-    positions_N index the B*T fed positions: the state *before* each action token. The first ``num_shared`` tokens are
-    the same in all rows, and no position lies in them.
+    positions_N index the B*T fed positions: the state *before* each action token. The first ``num_shared`` tokens (and
+    their experts) are the same in all rows, and no position lies in them. experts_BTLK (uint8) are those that the
+    engine used at the fed positions; None unless all rows have them.
     """
 
     episode_B: tuple[int, ...]
@@ -40,6 +42,7 @@ class MicroBatch:
     versions_N: Tensor
     temperature_N: Tensor
     num_shared: int
+    experts_BTLK: Tensor | None = None
 
     @property
     def num_actions_B(self) -> Tensor:
@@ -106,6 +109,7 @@ def collate(episodes: Sequence[TrainingEpisode], rows: tuple[int, ...], device: 
     temperature = np.array([e.temperature for e in chosen], np.float32)
     rewards_B = torch.tensor([e.reward for e in chosen] or [0.0], dtype=torch.float32)
     mask_BP = torch.from_numpy(mask)
+    experts = rows_of_experts(chosen, [num_fed_tokens(e) for e in chosen], longest)
     return MicroBatch(
         episode_B=rows,
         token_ids_BT=torch.from_numpy(token_ids[:, :-1].copy()).to(device),
@@ -116,16 +120,21 @@ def collate(episodes: Sequence[TrainingEpisode], rows: tuple[int, ...], device: 
         logp_mu_N=torch.from_numpy(logp_mu[mask]).to(device),
         versions_N=torch.from_numpy(versions[mask]).to(device),
         temperature_N=torch.from_numpy(temperature[at_row]).to(device),
-        num_shared=num_shared_tokens(token_ids, int(at_token.min())) if len(rows) > 1 else 0,
+        num_shared=num_shared_tokens(token_ids, int(at_token.min()), experts) if len(rows) > 1 else 0,
+        experts_BTLK=None if experts is None else torch.from_numpy(experts).to(device),
     )
 
 
-def num_shared_tokens(token_ids_BP: npt.NDArray[np.int64], first_action: int) -> int:
-    """How many first tokens all rows have in common, up to the one that the first action is predicted from.
-
-    0 where too few to pay for a pass of their own.
+def num_shared_tokens(
+    token_ids_BP: npt.NDArray[np.int64], first_action: int, experts_BTLK: npt.NDArray[np.uint8] | None = None
+) -> int:
+    """How many first tokens, with their experts, all rows have in common, up to the one that the first action is
+    predicted from. 0 where too few to pay for a pass of their own.
     """
-    differs = np.flatnonzero((token_ids_BP != token_ids_BP[:1]).any(0))
+    differ_P = (token_ids_BP != token_ids_BP[:1]).any(0)
+    if experts_BTLK is not None:
+        differ_P[:-1] |= (experts_BTLK != experts_BTLK[:1]).any((0, 2, 3))
+    differs = np.flatnonzero(differ_P)
     common = min(int(differs[0]) if len(differs) else token_ids_BP.shape[1], first_action - 1)
     return common if common >= MIN_SHARED_TOKENS else 0
 

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from online_agent.errors import CorruptVersion
+from online_agent.learner.expert_layout import fuse_experts, split_experts
 
 if TYPE_CHECKING:
     from online_agent.learner.trainer import PolicyTrainer
@@ -100,7 +101,7 @@ def _load_actor(serving: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for shard in sorted(serving.glob("*.safetensors")):
         tensors.update(load_file(shard))
-    return {_ACTOR_PREFIX + name: tensor.float() for name, tensor in tensors.items()}
+    return {_ACTOR_PREFIX + name: tensor.float() for name, tensor in fuse_experts(tensors).items()}
 
 
 def _zero_moments(engine: ZeroEngine) -> dict[str, Tensor]:
@@ -129,7 +130,7 @@ def _write_model_files(files: Mapping[str, bytes], target: Path) -> None:
 
 def _actor_weights(trainer: PolicyTrainer) -> dict[str, Tensor]:
     """Under the names of the Hugging Face model: parameters, each tied one once."""
-    return {name.removeprefix(_ACTOR_PREFIX): tensor for name, tensor in trainer.actor.parameters().items()}
+    return split_experts({n.removeprefix(_ACTOR_PREFIX): t for n, t in trainer.actor.parameters().items()})
 
 
 def _state(trainer: PolicyTrainer) -> dict[str, Any]:

@@ -12,10 +12,18 @@ from typing import Any
 
 from torch import Tensor
 
-# Pre-norm decoder layers made of exactly these parts (Llama, Mistral, Qwen2, Qwen3) add attention and MLP to the
-# residual one after the other. Other layers run unchanged.
+from online_agent.learner.routing import replayed
+
+# Pre-norm decoder layers made of exactly these parts add attention and MLP (or the mixture that stands in its place) to
+# the residual one after the other. Other layers run unchanged.
 _PRE_NORM_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-_LAYER_KINDS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
+_LAYER_KINDS = (
+    "LlamaDecoderLayer",
+    "MistralDecoderLayer",
+    "Qwen2DecoderLayer",
+    "Qwen3DecoderLayer",
+    "Qwen3MoeDecoderLayer",
+)
 
 
 def gather_in_last_layer(backbone: Any) -> bool:
@@ -38,12 +46,16 @@ def is_known_decoder(backbone: Any) -> bool:
     return layers is not None and len(layers) > 0 and hasattr(layers[-1], "rows_to_keep")
 
 
-def hidden_rows(backbone: Any, positions_N: Tensor, **inputs: Any) -> Tensor:
-    """(N, H) last hidden states of a prepared backbone at the flattened positions of its input."""
+def hidden_rows(backbone: Any, positions_N: Tensor, experts_SLK: Tensor | None = None, **inputs: Any) -> Tensor:
+    """(N, H) last hidden states of a prepared backbone at the flattened positions of its input.
+
+    ``experts_SLK``: the experts that its mixtures are to use at each of the S tokens of the input.
+    """
     last = backbone.layers[-1]
     last.rows_to_keep = positions_N
     try:
-        hidden_1NH: Tensor = backbone(**inputs).last_hidden_state
+        with replayed(backbone, experts_SLK, positions_N):
+            hidden_1NH: Tensor = backbone(**inputs).last_hidden_state
     finally:
         last.rows_to_keep = None
     return hidden_1NH[0]

@@ -4,7 +4,8 @@ Axes: B rows, T positions, H width, V vocabulary, N action tokens of the micro-b
 Both networks are evaluated only at the N positions that predict an action token: the state before that token.
 Rows are padded on the right and no attention mask is passed: under causal attention padding cannot be seen by what
 stands before it. ``num_shared`` tokens that all rows begin with (the system prompt and its tools) are worked through
-once for the whole micro-batch; see ``shared_prefix``.
+once for the whole micro-batch; see ``shared_prefix``. The actor's mixtures of experts can be told what to use; see
+``routing``. The critic's choose for themselves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from online_agent.errors import ConfigError
 from online_agent.learner.last_layer import gather_in_last_layer, hidden_rows, is_known_decoder
+from online_agent.learner.routing import prepare_mixtures, replayed
 from online_agent.learner.shared_prefix import hidden_after_prefix
 
 # Rounding of two evaluation orders of the same network; an unknown extra step (soft-capped logits, a residual
@@ -52,6 +54,7 @@ class Actor(nn.Module):
     def __init__(self, causal_lm: Any) -> None:
         super().__init__()
         self.causal_lm = causal_lm
+        self.routing_shape = prepare_mixtures(causal_lm)
         gather_in_last_layer(causal_lm.base_model)
         _check_forward(self)
 
@@ -62,17 +65,21 @@ class Actor(nn.Module):
         targets_N: Tensor,
         temperature_N: Tensor,
         num_shared: int = 0,
+        experts_BTLK: Tensor | None = None,
     ) -> Tensor:
         """(N,) fp32 log pi(target | tokens before) under softmax(logits / temperature).
 
         ``positions_N`` index B*T flattened, ``temperature_N`` is each token's own sampling temperature.
+        ``experts_BTLK`` are the experts that mixtures use; None leaves the choice to their routers.
         """
-        logits_NV = self.logits_at(token_ids_BT, positions_N, num_shared).float() / temperature_N[:, None]
-        return -F.cross_entropy(logits_NV, targets_N, reduction="none")
+        logits_NV = self.logits_at(token_ids_BT, positions_N, num_shared, experts_BTLK).float()
+        return -F.cross_entropy(logits_NV / temperature_N[:, None], targets_N, reduction="none")
 
-    def logits_at(self, token_ids_BT: Tensor, positions_N: Tensor, num_shared: int = 0) -> Tensor:
+    def logits_at(
+        self, token_ids_BT: Tensor, positions_N: Tensor, num_shared: int = 0, experts_BTLK: Tensor | None = None
+    ) -> Tensor:
         """(N, V) logits at the flattened positions."""
-        hidden_NH = hidden_at(self.causal_lm.base_model, token_ids_BT, positions_N, num_shared)
+        hidden_NH = hidden_at(self.causal_lm.base_model, token_ids_BT, positions_N, num_shared, experts_BTLK)
         logits_NV: Tensor = self.causal_lm.get_output_embeddings()(hidden_NH)
         return logits_NV
 
@@ -108,14 +115,22 @@ class Critic(nn.Module):
         return values_N1.squeeze(-1).float()
 
 
-def hidden_at(backbone: Any, token_ids_BT: Tensor, positions_N: Tensor, num_shared: int = 0) -> Tensor:
+def hidden_at(
+    backbone: Any,
+    token_ids_BT: Tensor,
+    positions_N: Tensor,
+    num_shared: int = 0,
+    experts_BTLK: Tensor | None = None,
+) -> Tensor:
     """(N, H) the backbone's last hidden states at the flattened positions, all of them at or after ``num_shared``."""
-    if not is_known_decoder(backbone):
+    if num_shared and is_known_decoder(backbone):
+        return hidden_after_prefix(backbone, token_ids_BT, positions_N, num_shared, experts_BTLK)
+    experts_SLK = None if experts_BTLK is None else experts_BTLK.flatten(0, 1)
+    if is_known_decoder(backbone):
+        return hidden_rows(backbone, positions_N, experts_SLK, input_ids=token_ids_BT, use_cache=False)
+    with replayed(backbone, experts_SLK):
         hidden: Tensor = backbone(input_ids=token_ids_BT, use_cache=False).last_hidden_state
-        return hidden.reshape(-1, hidden.shape[-1])[positions_N]
-    if num_shared:
-        return hidden_after_prefix(backbone, token_ids_BT, positions_N, num_shared)
-    return hidden_rows(backbone, positions_N, input_ids=token_ids_BT, use_cache=False)
+    return hidden.reshape(-1, hidden.shape[-1])[positions_N]
 
 
 def freeze(module: nn.Module, pattern: str) -> int:

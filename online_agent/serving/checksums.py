@@ -3,7 +3,8 @@
 SGLang 0.5.23 hashes the bytes of each parameter: on a CPU the first eight bytes of their sha256; on a GPU a sum of
 mixed words per tile of 8192 words (``sglang.kernels.ops.memory.gpu_tensor_hash``). Its parameters are those of the
 checkpoint with query, key and value laid end to end, gate and up likewise, and the vocabulary padded with zero rows
-to a multiple of 64. A head that the checkpoint leaves out is tied to the embedding and has no parameter.
+to a multiple of 64. A head that the checkpoint leaves out is tied to the embedding and has no parameter. The experts
+of a mixture lie in two parameters per layer: each one's gate and up after another's, and each one's down.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import orjson
 from online_agent.errors import CorruptVersion, SwapFailed
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+FUSED_EXPERTS = {"w13_weight": ("gate_proj", "up_proj"), "w2_weight": ("down_proj",)}
 VOCAB_PARAMETERS = ("embed_tokens.weight", "lm_head.weight")
 VOCAB_MULTIPLE = 64
 
@@ -81,7 +83,7 @@ def _first_mismatch(
     convert: Callable[[str, Bytes], Bytes],
 ) -> str:
     for name, checksum in actual.items():
-        parts = _checkpoint_names(name)
+        parts = _checkpoint_names(name, tensors)
         missing = [part for part in parts if part not in tensors]
         if missing:
             return f"served parameter {name} has no counterpart: {missing[0]} is not in the directory"
@@ -93,11 +95,21 @@ def _first_mismatch(
     return ""
 
 
-def _checkpoint_names(name: str) -> list[str]:
+def _checkpoint_names(name: str, tensors: Mapping[str, StoredTensor]) -> list[str]:
+    experts, _, fused_experts = name.rpartition(".")
+    if experts.endswith(".experts") and fused_experts in FUSED_EXPERTS:
+        projections = FUSED_EXPERTS[fused_experts]
+        num_experts = sum(_is_expert_of(other, experts, projections[0]) for other in tensors)
+        # With no expert at all, the first one is asked for, and found missing.
+        return [f"{experts}.{e}.{p}.weight" for e in range(max(num_experts, 1)) for p in projections]
     for fused, parts in FUSED.items():
         if f".{fused}." in name:
             return [name.replace(f".{fused}.", f".{part}.") for part in parts]
     return [name]
+
+
+def _is_expert_of(name: str, experts: str, projection: str) -> bool:
+    return name.startswith(f"{experts}.") and name.endswith(f".{projection}.weight")
 
 
 def _joined(parts: list[Bytes]) -> Bytes:

@@ -78,7 +78,7 @@ def test_log_probs_are_taken_at_the_temperature_of_each_request():
     logits = torch.tensor([[2.0, 1.0, 0.0]])
     scorer = copy.copy(Actor.__new__(Actor))
     torch.nn.Module.__init__(scorer)
-    scorer.logits_at = lambda token_ids_BT, positions_N, num_shared: logits.expand(len(positions_N), 3)
+    scorer.logits_at = lambda token_ids_BT, positions_N, num_shared, experts_BTLK: logits.expand(len(positions_N), 3)
 
     logp_N = scorer(torch.zeros(1, 1), torch.tensor([0, 0]), torch.tensor([0, 0]), torch.tensor([0.5, 1.0]))
 
