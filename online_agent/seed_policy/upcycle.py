@@ -34,7 +34,7 @@ _MAX_EXPERTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """``noise`` is added to each expert, in deviations of the dense matrix; ``router_std`` is the deviation of the router."""
+    """``noise`` is added to each expert, in deviations of the dense matrix; ``router_std`` that of the router."""
 
     num_experts: int = 8
     experts_per_token: int = 2
