@@ -40,7 +40,11 @@ class BrokerSettings(Section):
 
 
 class EngineSettings(Section):
-    """The SGLang server. ``url`` empty means the supervisor starts one on this machine."""
+    """The SGLang server. ``url`` empty means the supervisor starts one on this machine.
+
+    ``return_routed_experts``: whether it returns the experts that it used, so that they can be replayed in training;
+    ``auto`` does for models that have some.
+    """
 
     url: str = ""
     api_key: SecretStr = SecretStr("")
@@ -53,6 +57,7 @@ class EngineSettings(Section):
     request_timeout_s: PositiveFloat = 120.0
     swap_timeout_s: PositiveFloat = 60.0
     num_threads: PositiveInt = 1
+    return_routed_experts: Literal["auto", "on", "off"] = "auto"
     extra_args: tuple[str, ...] = ()
 
 
