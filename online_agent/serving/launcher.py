@@ -23,6 +23,7 @@ import psutil
 
 from online_agent.config.settings import EngineSettings
 from online_agent.errors import ConfigError
+from online_agent.serving.experts import recorded_experts
 from online_agent.supervisor.lifeline import die_with_parent
 
 CPU_STUB_DIR = Path(__file__).parent / "cpu_stub"
@@ -87,6 +88,7 @@ def engine_command(
         "--grammar-backend=none",
         "--log-level=warning",
         *(CPU_ARGS if settings.device == "cpu" else ()),
+        *(["--enable-return-routed-experts"] if recorded_experts(settings, serving_dir) else []),
         *settings.extra_args,
     ]
     return EngineCommand(tuple(argv), _environment(settings))
