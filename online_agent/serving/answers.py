@@ -11,12 +11,13 @@ from online_agent.errors import EngineProtocolError
 from online_agent.types import Float32Array, Generation, Int32Array, VersionRun
 
 
-def parse_generation(answer: Any, engine: str) -> Generation:
+def parse_generation(answer: Any, engine: str, version: int | None = None) -> Generation:
     """The generation in an answer of ``/generate`` made with ``return_logprob``.
 
     Ids are always kept, so that the caller still gets its text. A log-prob that the engine sent as null (its way of
     writing NaN and infinities) stays NaN; counts that differ stay different; ``misalignment`` then says which
-    engine, version and position. Raises EngineProtocolError when there are no ids to keep.
+    engine, version and position. A ``version`` known beforehand made every token, whatever label the engine bore
+    meanwhile. Raises EngineProtocolError when there are no ids to keep.
     """
     meta = answer.get("meta_info") if isinstance(answer, dict) else None
     ids = answer.get("output_ids") if isinstance(answer, dict) else None
@@ -24,7 +25,7 @@ def parse_generation(answer: Any, engine: str) -> Generation:
         raise EngineProtocolError(f"{engine}: the answer has no output_ids or no meta_info")
     token_ids = np.asarray(ids, np.int32)
     logprobs, problem = _read_logprobs(meta.get("output_token_logprobs"), token_ids)
-    runs = _read_version_runs(meta)
+    runs = _read_version_runs(meta) if version is None else _one_run(version, len(token_ids))
     problem = problem or _gap_in(runs, len(token_ids))
     finish = meta.get("finish_reason")
     return Generation(
@@ -83,6 +84,10 @@ def _read_version_runs(meta: Mapping[str, Any]) -> tuple[VersionRun, ...]:
         if span["end"] > span["start"]:
             runs.append(VersionRun(version, int(span["start"]), int(span["end"])))
     return tuple(runs)
+
+
+def _one_run(version: int, num_tokens: int) -> tuple[VersionRun, ...]:
+    return (VersionRun(version, 0, num_tokens),) if num_tokens else ()
 
 
 def _gap_in(runs: Sequence[VersionRun], num_tokens: int) -> str | None:

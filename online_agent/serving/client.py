@@ -117,13 +117,15 @@ class EngineClient:
         sampling parameters under the engine's own names.
         """
         self._check_request(input_ids, sampling, rid)
-        body = _generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs)
+        body, version = await self._addressed(
+            _generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs)
+        )
         try:
             answer = await self._post("/generate", body, self._request_timeout_s)
         except (asyncio.CancelledError, EngineUnavailable):
             await asyncio.shield(self._abort_quietly(rid))
             raise
-        return parse_generation(answer, self.base_url)
+        return parse_generation(answer, self.base_url, version)
 
     async def generate_stream(
         self,
@@ -141,8 +143,10 @@ class EngineClient:
         aborts the request; one that calls ``abort`` and reads on gets what was sampled until then.
         """
         self._check_request(input_ids, sampling, rid)
-        body = {**_generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs), "stream": True}
-        assembler = StreamAssembler(self.base_url)
+        body, version = await self._addressed(
+            {**_generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs), "stream": True}
+        )
+        assembler = StreamAssembler(self.base_url, version)
         try:
             async for data in self._events("/generate", orjson.dumps(body)):
                 yield assembler.add(data)
@@ -239,6 +243,10 @@ class EngineClient:
                 f"{len(input_ids)} prompt tokens and {sampling.max_new_tokens} new ones exceed the context of "
                 f"{self.max_sequence_tokens}"
             )
+
+    async def _addressed(self, body: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        """The request, naming who is to answer it, and the version that will, where that is known beforehand."""
+        return body, None
 
     async def _abort_quietly(self, rid: str) -> None:
         try:

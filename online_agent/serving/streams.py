@@ -34,8 +34,9 @@ class StreamAssembler:
     Raises EngineRejected when an event is an error, EngineProtocolError for what no engine of ours sends.
     """
 
-    def __init__(self, engine: str) -> None:
-        self._engine = engine
+    def __init__(self, engine: str, version: int | None = None) -> None:
+        """``version`` as in ``parse_generation``."""
+        self._engine, self._version = engine, version
         self._ids: list[int] = []
         self._per_token: dict[str, list[Any]] = {key: [] for key in _PER_TOKEN}
         self.is_finished = False
@@ -66,7 +67,7 @@ class StreamAssembler:
     def _finish(self, meta: dict[str, Any]) -> Generation:
         self.is_finished = True
         whole = {**meta, **{key: values for key, values in self._per_token.items() if values or key in meta}}
-        return parse_generation({"output_ids": self._ids, "meta_info": whole}, self._engine)
+        return parse_generation({"output_ids": self._ids, "meta_info": whole}, self._engine, self._version)
 
     def _read(self, data: bytes) -> dict[str, Any]:
         try:
