@@ -62,7 +62,12 @@ class EngineSettings(Section):
 
 
 class AgentSettings(Section):
-    """The loop: how an episode is sampled and when it is cut short."""
+    """The loop: how an episode is sampled and when it is cut short.
+
+    ``group_size``: how many episodes a request without one of its own runs of its task, so that a recipe which compares
+    the rollouts of a group learns from every client. Only of the train split, unpinned, with trainable sampling and not
+    streamed; held-out tasks never.
+    """
 
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -72,6 +77,7 @@ class AgentSettings(Section):
     timeout_s: PositiveFloat = 120.0
     max_episodes_in_flight: PositiveInt = 64
     max_episodes_queued: PositiveInt = 256
+    group_size: Annotated[int, Field(ge=2, le=64)] | None = None
 
 
 LoraModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
