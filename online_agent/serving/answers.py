@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from online_agent.errors import EngineProtocolError
+from online_agent.serving.experts import ExpertsAsked, parse_experts
 from online_agent.types import Float32Array, Generation, Int32Array, VersionRun
 
 
-def parse_generation(answer: Any, engine: str, version: int | None = None) -> Generation:
+def parse_generation(
+    answer: Any, engine: str, version: int | None = None, experts: ExpertsAsked | None = None
+) -> Generation:
     """The generation in an answer of ``/generate`` made with ``return_logprob``.
 
     Ids are always kept, so that the caller still gets its text. A log-prob that the engine sent as null (its way of
@@ -28,16 +31,18 @@ def parse_generation(answer: Any, engine: str, version: int | None = None) -> Ge
     runs = _read_version_runs(meta) if version is None else _one_run(version, len(token_ids))
     problem = problem or _gap_in(runs, len(token_ids))
     finish = meta.get("finish_reason")
+    num_prompt_tokens = int(meta.get("prompt_tokens") or 0)
     return Generation(
         token_ids=token_ids,
         logprobs=logprobs,
         version_runs=runs,
         finish_reason=str(finish.get("type")) if isinstance(finish, dict) else "unknown",
-        num_prompt_tokens=int(meta.get("prompt_tokens") or 0),
+        num_prompt_tokens=num_prompt_tokens,
         num_cached_tokens=int(meta.get("cached_tokens") or 0),
         num_retractions=int(meta.get("num_retractions") or 0),
         top_logprobs=tuple(meta.get("output_top_logprobs") or ()),
         misalignment=problem and f"{engine}, version {meta.get('weight_version')}: {problem}",
+        routed_experts=experts and parse_experts(meta, experts, num_prompt_tokens + len(token_ids)),
     )
 
 

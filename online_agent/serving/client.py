@@ -25,6 +25,7 @@ import orjson
 
 from online_agent.errors import EngineProtocolError, EngineRejected, EngineUnavailable
 from online_agent.serving.answers import error_message, parse_generation, parse_version
+from online_agent.serving.experts import ExpertsAsked, ExpertShape
 from online_agent.serving.streams import END, StreamAssembler, StreamPart
 from online_agent.types import Generation, Int32Array, Sampling
 
@@ -63,6 +64,7 @@ class EngineClient:
     EngineProtocolError (an answer without ids).
 
     ``vocab_size`` and ``context_length`` bound what ``generate`` sends; a client made without them only administers.
+    With ``experts`` it asks for those that the engine used.
     """
 
     def __init__(
@@ -73,10 +75,12 @@ class EngineClient:
         *,
         vocab_size: int = 0,
         context_length: int = 0,
+        experts: ExpertShape | None = None,
         max_connections: int = 256,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._vocab_size, self._context_length = vocab_size, context_length
+        self._experts = experts
         self._request_timeout_s = request_timeout_s
         self._headers = {"content-type": "application/json"}
         if api_key:
@@ -110,22 +114,24 @@ class EngineClient:
         *,
         more: Mapping[str, Any] | None = None,
         num_top_logprobs: int = 0,
+        experts_from: int = 0,
     ) -> Generation:
         """What the model samples after ``input_ids``, one log-prob and one weight version per id.
 
         The sampled stop id is part of the answer. ``finish_reason`` is ``stop``, ``length`` or ``abort``. ``more`` are
-        sampling parameters under the engine's own names.
+        sampling parameters under the engine's own names. Experts are returned for the tokens from ``experts_from`` on.
         """
         self._check_request(input_ids, sampling, rid)
+        asked = None if self._experts is None else ExpertsAsked(self._experts, experts_from)
         body, version = await self._addressed(
-            _generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs)
+            _generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs, asked)
         )
         try:
             answer = await self._post("/generate", body, self._request_timeout_s)
         except (asyncio.CancelledError, EngineUnavailable):
             await asyncio.shield(self._abort_quietly(rid))
             raise
-        return parse_generation(answer, self.base_url, version)
+        return parse_generation(answer, self.base_url, version, asked)
 
     async def generate_stream(
         self,
@@ -136,6 +142,7 @@ class EngineClient:
         *,
         more: Mapping[str, Any] | None = None,
         num_top_logprobs: int = 0,
+        experts_from: int = 0,
     ) -> AsyncIterator[StreamPart]:
         """The same as ``generate``, in parts as they are sampled; the last part holds the whole generation.
 
@@ -143,10 +150,11 @@ class EngineClient:
         aborts the request; one that calls ``abort`` and reads on gets what was sampled until then.
         """
         self._check_request(input_ids, sampling, rid)
+        asked = None if self._experts is None else ExpertsAsked(self._experts, experts_from)
         body, version = await self._addressed(
-            {**_generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs), "stream": True}
+            {**_generate_body(input_ids, sampling, stop_token_ids, rid, more, num_top_logprobs, asked), "stream": True}
         )
-        assembler = StreamAssembler(self.base_url, version)
+        assembler = StreamAssembler(self.base_url, version, asked)
         try:
             async for data in self._events("/generate", orjson.dumps(body)):
                 yield assembler.add(data)
@@ -311,8 +319,9 @@ def _generate_body(
     rid: str,
     more: Mapping[str, Any] | None,
     num_top_logprobs: int,
+    experts: ExpertsAsked | None,
 ) -> dict[str, Any]:
-    body = {
+    body: dict[str, Any] = {
         "rid": rid,
         "input_ids": input_ids.tolist(),
         "sampling_params": {
@@ -324,6 +333,8 @@ def _generate_body(
         },
         "return_logprob": True,
     }
+    if experts is not None:
+        body |= {"return_routed_experts": True, "routed_experts_start_len": experts.first_token}
     return {**body, "top_logprobs_num": num_top_logprobs} if num_top_logprobs else body
 
 

@@ -8,7 +8,6 @@ mixture. Rows of tokens that came from the prefix cache are there too.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,14 @@ class ExpertShape:
     num_layers: int
     num_chosen: int
     num_experts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsAsked:
+    """What a request asked to have returned: rows of this shape for the tokens from ``first_token`` on."""
+
+    shape: ExpertShape
+    first_token: int
 
 
 def read_expert_shape(serving_dir: Path) -> ExpertShape | None:
@@ -66,14 +73,19 @@ def recorded_experts(settings: EngineSettings, serving_dir: Path) -> ExpertShape
     return shape if is_recordable else None
 
 
-def parse_experts(meta: Mapping[str, Any], shape: ExpertShape, num_rows: int) -> RoutedExperts | None:
-    """(``num_rows``, L, K) uint8; None when they are missing, are not as many, or name an expert there is not."""
+def parse_experts(meta: Mapping[str, Any], asked: ExpertsAsked, num_tokens: int) -> RoutedExperts | None:
+    """(T, L, K) uint8 for the tokens asked for but the last of ``num_tokens``, prompt and answer together.
+
+    None when they are missing, are not as many, or name an expert there is not.
+    """
+    shape = asked.shape
+    num_rows = num_tokens - 1 - asked.first_token
     text = meta.get("routed_experts")
     if not isinstance(text, str) or num_rows < 0:
         return None
     try:
         rows = np.frombuffer(base64.b64decode(text, validate=True), "<i4")
-    except (binascii.Error, ValueError):
+    except ValueError:  # binascii.Error is one
         return None
     if rows.size != num_rows * shape.num_layers * shape.num_chosen:
         return None

@@ -9,6 +9,7 @@ import orjson
 
 from online_agent.errors import EngineProtocolError, EngineRejected
 from online_agent.serving.answers import error_message, parse_generation
+from online_agent.serving.experts import ExpertsAsked
 from online_agent.types import Generation
 
 _PER_TOKEN = ("output_token_logprobs", "output_top_logprobs")
@@ -34,9 +35,9 @@ class StreamAssembler:
     Raises EngineRejected when an event is an error, EngineProtocolError for what no engine of ours sends.
     """
 
-    def __init__(self, engine: str, version: int | None = None) -> None:
-        """``version`` as in ``parse_generation``."""
-        self._engine, self._version = engine, version
+    def __init__(self, engine: str, version: int | None = None, experts: ExpertsAsked | None = None) -> None:
+        """``version`` and ``experts`` as in ``parse_generation``."""
+        self._engine, self._version, self._experts = engine, version, experts
         self._ids: list[int] = []
         self._per_token: dict[str, list[Any]] = {key: [] for key in _PER_TOKEN}
         self.is_finished = False
@@ -67,7 +68,8 @@ class StreamAssembler:
     def _finish(self, meta: dict[str, Any]) -> Generation:
         self.is_finished = True
         whole = {**meta, **{key: values for key, values in self._per_token.items() if values or key in meta}}
-        return parse_generation({"output_ids": self._ids, "meta_info": whole}, self._engine, self._version)
+        answer = {"output_ids": self._ids, "meta_info": whole}
+        return parse_generation(answer, self._engine, self._version, self._experts)
 
     def _read(self, data: bytes) -> dict[str, Any]:
         try:
