@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from api.auth import AgentCaller
 from api.bodies import MAX_VERSION, Cursor, PageSize, RowId
 from api.episodes import service
-from api.episodes.schemas import EpisodeCreate, EpisodeCreated, EpisodeDetail, EpisodeList, EpisodeOut
+from api.episodes.schemas import EpisodeCreate, EpisodeCreated, EpisodeDetail, EpisodeList, EpisodeOut, GroupOut
 from api.episodes.service import Include
 from api.episodes.stream import OnDisconnect, stream_response
 from api.idempotency import IdempotencyKey, claim_of
@@ -22,8 +22,8 @@ router = APIRouter(prefix="/v1/episodes", tags=["episodes"], route_class=StrictR
 
 _CREATED: dict[int | str, dict[str, Any]] = {
     201: {
-        "description": "Created; with `wait` the graded episode, with `Accept: text/event-stream` its events",
-        "model": EpisodeCreated | EpisodeOut,
+        "description": "Created; with `wait` the graded episode or group, with `Accept: text/event-stream` its events",
+        "model": EpisodeCreated | EpisodeOut | GroupOut,
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
@@ -35,19 +35,23 @@ async def create_episode(
     runtime: RuntimeDep,
     caller: AgentCaller,
     body: EpisodeCreate,
-    wait: Annotated[bool, Query(description="Answer when the episode is graded or has failed")] = False,
+    wait: Annotated[bool, Query(description="Answer when all is graded or has failed")] = False,
     on_disconnect: Annotated[
         OnDisconnect, Query(description="Whether an episode goes on when the client leaves its stream")
     ] = "continue",
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Start an episode. A repeat with the same Idempotency-Key joins the first one: same id, same wait, same stream."""
+    """Start an episode, or with `group_size` a group of them.
+
+    A repeat with the same Idempotency-Key joins the first request: same ids, same wait, same stream. A stream tells of
+    one episode, so a group cannot be streamed.
+    """
     claim = claim_of(request, caller, idempotency_key, body)
-    outcome = await service.create(runtime, caller, body, claim)
-    episode_id = outcome.body["id"]
-    if "text/event-stream" in accept:
-        return stream_response(runtime, episode_id, outcome.headers, on_disconnect)
+    is_stream = "text/event-stream" in accept
+    outcome = await service.create(runtime, caller, body, claim, is_stream=is_stream)
+    if is_stream:
+        return stream_response(runtime, outcome.body["id"], outcome.headers, on_disconnect)
     if wait:
         outcome = await service.joined(runtime, caller, outcome)
     return outcome.response()
@@ -60,11 +64,12 @@ async def list_episodes(
     status: EpisodeStatus | None = None,
     env: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
     weight_version: Annotated[int | None, Query(ge=0, le=MAX_VERSION)] = None,
+    group_id: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
     cursor: Cursor = None,
     limit: PageSize = 50,
 ) -> EpisodeList:
     """The tenant's episodes, newest first."""
-    return await service.list_episodes(runtime, caller, status, env, weight_version, cursor, limit)
+    return await service.list_episodes(runtime, caller, status, env, weight_version, group_id, cursor, limit)
 
 
 @router.get("/{episode_id}")

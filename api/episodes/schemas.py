@@ -11,6 +11,7 @@ from api.bodies import MAX_VERSION, Answer, Body
 from api.feedback.schemas import FeedbackOut
 from envs.types import Verdict
 from online_agent.store.records import EpisodeRecord, TurnRecord
+from online_agent.store.records.episodes import MAX_GROUP_SIZE
 from online_agent.types import Span, SpanKind
 
 MAX_METADATA_BYTES = 16_384
@@ -33,13 +34,19 @@ class LimitsIn(Body):
 
 
 class EpisodeCreate(Body):
-    """A task for the served agent. Without ``task_id`` the server draws the next one of the split."""
+    """A task for the served agent. Without ``task_id`` the server draws the next one of the split.
+
+    ``group_size`` above 1 runs the task that many times at once, with the same settings in the same environment
+    revision: a group, for learner recipes that compare rollouts of one task. 1 runs it once. Without it the setting
+    ``agent.group_size`` decides for tasks of the train split, where it is set.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"env": "bug_repair"},
                 {"env": "bug_repair", "task_id": "heldout-3", "sampling": {"temperature": 0.0}},
+                {"env": "bug_repair", "group_size": 4},
             ]
         }
     )
@@ -51,6 +58,7 @@ class EpisodeCreate(Body):
     limits: LimitsIn = LimitsIn()
     weight_version: Annotated[int, Field(ge=0, le=MAX_VERSION)] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] | None = None
 
 
 class SamplingOut(Answer):
@@ -139,7 +147,7 @@ class TurnOut(Answer):
 class EpisodeOut(Answer):
     """One episode. ``weight_version`` is the newest version that sampled in it, ``pinned_version`` what was asked for.
 
-    ``step`` is the learner step that holds it or was trained on it.
+    ``step`` is the learner step that holds it or was trained on it. ``group_id`` is null outside a group.
     """
 
     id: str
@@ -164,6 +172,8 @@ class EpisodeOut(Answer):
     num_tool_calls: int
     num_tool_errors: int
     step: int | None
+    group_id: str | None
+    group_size: int | None
     metadata: dict[str, Any]
     created_at: float
     finished_at: float | None
@@ -195,6 +205,8 @@ class EpisodeOut(Answer):
             num_tool_calls=record.num_tool_calls,
             num_tool_errors=record.num_tool_errors,
             step=record.step,
+            group_id=record.group_id,
+            group_size=record.group_size,
             metadata=dict(record.metadata),
             created_at=record.created_at,
             finished_at=record.finished_at,
@@ -220,10 +232,23 @@ class EpisodeList(Answer):
 
 
 class EpisodeCreated(Answer):
-    """The episode exists and runs. This answer is what an Idempotency-Key remembers: ids only."""
+    """The episode exists and runs. This answer is what an Idempotency-Key remembers: ids only.
+
+    Of a group it is the first episode; ``episode_ids`` are all of them. Outside one, ``group_id`` is null and
+    ``episode_ids`` holds the one id.
+    """
 
     id: str
     object: Literal["episode"] = "episode"
     status: str
     env: str
     task_id: str
+    group_id: str | None
+    episode_ids: list[str]
+
+
+class GroupOut(EpisodeOut):
+    """The first episode of a group that was waited for; ``members`` are all of its episodes, this one first."""
+
+    episode_ids: list[str]
+    members: list[EpisodeOut]

@@ -18,14 +18,16 @@ from api.episodes.schemas import (
     EpisodeDetail,
     EpisodeList,
     EpisodeOut,
+    GroupOut,
     TurnOut,
 )
 from api.errors import ShuttingDown
 from api.feedback.schemas import FeedbackOut
 from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
+from envs.types import Split
 from online_agent.agent.requests import EpisodeRequest
-from online_agent.errors import NotFound, TooLarge, UnknownName
+from online_agent.errors import BadInput, NotFound, TooLarge, UnknownName
 from online_agent.store.records import EpisodeRecord
 from online_agent.store.session import Transaction
 from online_agent.types import EpisodeStatus, Limits, Sampling
@@ -35,23 +37,45 @@ TASK_NAMES = "tasks are train-<n> and heldout-<n> with n from 0"
 Include = Literal["turns", "spans", "feedback", "files"]
 
 
-async def create(runtime: Runtime, caller: Caller, body: EpisodeCreate, claim: Claim | None) -> Outcome:
-    """The episode is a row and runs. Raises UnknownName, Conflict (pinned version), Busy (queue full), ShuttingDown."""
+async def create(
+    runtime: Runtime, caller: Caller, body: EpisodeCreate, claim: Claim | None, *, is_stream: bool = False
+) -> Outcome:
+    """The episode, or each of the group, is a row and runs.
+
+    Raises UnknownName, Conflict (pinned version), Busy (not room for all), ShuttingDown, BadInput (a group streamed).
+    """
+    if is_stream and (body.group_size or 1) > 1:
+        raise BadInput(f"a stream tells of one episode, not of a group of {body.group_size}", param="group_size")
 
     async def effect() -> Outcome:
         if runtime.is_draining:
             raise ShuttingDown("the server is shutting down", retry_after_s=5)
         request = await _request_of(runtime, body)
-        episode_id = await _start(runtime, caller, request)
-        created = EpisodeCreated(id=episode_id, status=EpisodeStatus.OPEN, env=body.env, task_id=request.task_id)
+        group_size = 1 if is_stream else _group_size(runtime, body, request)
+        group_id, episode_ids = await _start(runtime, caller, request, group_size)
+        created = EpisodeCreated(
+            id=episode_ids[0],
+            status=EpisodeStatus.OPEN,
+            env=body.env,
+            task_id=request.task_id,
+            group_id=group_id,
+            episode_ids=episode_ids,
+        )
         return Outcome(201, created.model_dump())
 
     return await once(runtime, claim, effect)
 
 
-async def _start(runtime: Runtime, caller: Caller, request: EpisodeRequest) -> str:
+async def _start(
+    runtime: Runtime, caller: Caller, request: EpisodeRequest, group_size: int
+) -> tuple[str | None, list[str]]:
+    """The group, None for an episode alone, and the ids of all episodes."""
+    runner = runtime.runner
     try:
-        return await runtime.runner.start(caller.tenant_id, caller.key_id, request)
+        if group_size == 1:
+            return None, [await runner.start(caller.tenant_id, caller.key_id, request)]
+        group = await runner.start_group(caller.tenant_id, caller.key_id, request, group_size)
+        return group.id, list(group.episode_ids)
     except UnknownName as error:
         if error.param != "task_id":
             raise
@@ -70,6 +94,24 @@ async def _request_of(runtime: Runtime, body: EpisodeCreate) -> EpisodeRequest:
         weight_version=body.weight_version,
         metadata=body.metadata,
     )
+
+
+def _group_size(runtime: Runtime, body: EpisodeCreate, request: EpisodeRequest) -> int:
+    """As asked for; else the setting, for what can be trained on: the train split, no pin, trainable sampling."""
+    if body.group_size is not None:
+        return body.group_size
+    is_for_training = request.weight_version is None and request.untrainable_reason is None
+    if is_for_training and _split_of(runtime, request) == "train":
+        return runtime.settings.agent.group_size or 1
+    return 1
+
+
+def _split_of(runtime: Runtime, request: EpisodeRequest) -> Split | None:
+    """None for a task that does not exist, which starting it will say."""
+    try:
+        return environment(runtime, request.env).task(request.task_id).split
+    except KeyError:
+        return None
 
 
 async def _next_task(runtime: Runtime, body: EpisodeCreate) -> str:
@@ -99,18 +141,31 @@ def _limits(runtime: Runtime, body: EpisodeCreate) -> Limits:
 
 
 async def joined(runtime: Runtime, caller: Caller, created: Outcome) -> Outcome:
-    """The episode once it is graded or failed, or as it stands when its time and the grader's are over.
+    """Each episode once it is graded or failed, or as it stands when its time and the grader's are over.
 
-    An episode that was erased since its creation is answered as it was created.
+    One that was erased since its creation is missing among the members of its group; the first one, or one alone, is
+    answered as it was created.
     """
-    episode_id = created.body["id"]
+    episode_ids = created.body.get("episode_ids") or [created.body["id"]]
+    settled = await asyncio.gather(*(_settled(runtime, caller, episode_id) for episode_id in episode_ids))
+    first, members = settled[0], [EpisodeOut.of(record) for record in settled if record is not None]
+    if first is None:
+        return created
+    shown = EpisodeOut.of(first)
+    if first.group_id is not None:
+        shown = GroupOut.of(first, episode_ids=episode_ids, members=members)
+    return replace(created, shown=shown.model_dump(mode="json"))
+
+
+async def _settled(runtime: Runtime, caller: Caller, episode_id: str) -> EpisodeRecord | None:
+    """None when it was erased."""
     try:
         record = await runtime.read(lambda tx: tx.episodes.get(caller.tenant_id, episode_id))
         if record.status in (EpisodeStatus.OPEN, EpisodeStatus.FINISHED):
             record = await _wait(runtime, record)
     except NotFound:
-        return created
-    return replace(created, shown=EpisodeOut.of(record).model_dump(mode="json"))
+        return None
+    return record
 
 
 async def _wait(runtime: Runtime, record: EpisodeRecord) -> EpisodeRecord:
@@ -146,12 +201,19 @@ async def list_episodes(
     status: EpisodeStatus | None,
     env: str | None,
     weight_version: int | None,
+    group_id: str | None,
     cursor: str | None,
     limit: int,
 ) -> EpisodeList:
     page = await runtime.read(
         lambda tx: tx.episodes.list(
-            caller.tenant_id, status=status, env=env, weight_version=weight_version, cursor=cursor, limit=limit
+            caller.tenant_id,
+            status=status,
+            env=env,
+            weight_version=weight_version,
+            group_id=group_id,
+            cursor=cursor,
+            limit=limit,
         )
     )
     return EpisodeList(data=[EpisodeOut.of(record) for record in page.items], next_cursor=page.cursor)

@@ -11,7 +11,7 @@ from envs.types import Artifact
 from online_agent.agent.group_writer import GroupWriter
 from online_agent.agent.requests import EpisodeEvent, events_of
 from online_agent.errors import Conflict
-from online_agent.store.records import ChangeRecord, EpisodeNew, EpisodeRecord, TurnNew
+from online_agent.store.records import ChangeRecord, EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew
 from online_agent.store.session import Database, Transaction
 from online_agent.types import ChangeState, EpisodeStatus, StopReason
 
@@ -32,15 +32,17 @@ class Recorder:
         """The episode's row exists. Raises Conflict when it is pinned to a version that does not serve."""
 
         def work(tx: Transaction) -> str:
-            if new.weight_version is not None:
-                serving = tx.weights.serving()
-                if serving is None or serving.version != new.weight_version:
-                    held = "none" if serving is None else str(serving.version)
-                    raise Conflict(
-                        f"the episode is pinned to version {new.weight_version}, but version {held} serves",
-                        param="weight_version",
-                    )
+            _check_pin(tx, new)
             return tx.episodes.create(new)
+
+        return await self._writer.run(work)
+
+    async def open_group(self, new: EpisodeNew, group_size: int) -> EpisodeGroup:
+        """The rows of all members exist. Raises Conflict as ``open`` does."""
+
+        def work(tx: Transaction) -> EpisodeGroup:
+            _check_pin(tx, new)
+            return tx.episodes.create_group(new, group_size)
 
         return await self._writer.run(work)
 
@@ -86,3 +88,15 @@ class Recorder:
                 return work(tx)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+
+def _check_pin(tx: Transaction, new: EpisodeNew) -> None:
+    if new.weight_version is None:
+        return
+    serving = tx.weights.serving()
+    if serving is None or serving.version != new.weight_version:
+        held = "none" if serving is None else str(serving.version)
+        raise Conflict(
+            f"the episode is pinned to version {new.weight_version}, but version {held} serves",
+            param="weight_version",
+        )

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from envs.changes import ChangedEnvironment, env_revision
@@ -27,9 +28,9 @@ from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
 from online_agent.agent.verdicts import VerdictWatch
 from online_agent.agent.world import World, under_changes
 from online_agent.config.settings import AgentSettings
-from online_agent.errors import Busy, NotFound, OnlineAgentError, UnknownName
+from online_agent.errors import BadInput, Busy, NotFound, OnlineAgentError, UnknownName
 from online_agent.rendering import ChatRenderer, tool_schema_hash
-from online_agent.store.records import ChangeRecord, EpisodeNew, EpisodeRecord, TurnNew
+from online_agent.store.records import ChangeRecord, EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew
 from online_agent.store.session import Database
 from online_agent.types import StopReason
 
@@ -46,12 +47,16 @@ BUSY_RETRY_S = 1.0
 
 @dataclass(eq=False, slots=True)
 class _Flight:
-    """One episode of this process, from admission to its end."""
+    """One episode of this process, from admission to its end.
+
+    ``may_move_on``: it waited for a slot alone, and starts under the changes that are active by then. Members of a
+    group share one environment revision, whenever each of them starts.
+    """
 
     episode_id: str
     request: EpisodeRequest
     log: EventLog
-    is_queued: bool
+    may_move_on: bool
     task: asyncio.Task[None] | None = None
 
 
@@ -89,9 +94,20 @@ class EpisodeRunner:
         Raises UnknownName for an environment or task that does not exist, Conflict when it is pinned to a version
         that does not serve, Busy when the queue is full or the server shuts down.
         """
-        self._admit()
+        self._admit(1)
         # A caller that leaves half-way must not leave a row behind that no task will ever close.
         return await asyncio.shield(asyncio.ensure_future(self._open(tenant_id, key_id, request)))
+
+    async def start_group(
+        self, tenant_id: str, key_id: str | None, request: EpisodeRequest, group_size: int
+    ) -> EpisodeGroup:
+        """``group_size`` episodes of the same request run or wait for slots, under one environment revision.
+
+        All are admitted or none. Raises what ``start`` raises, and BadInput for a size outside 2..64 or one that this
+        server could never hold.
+        """
+        self._admit(group_size)
+        return await asyncio.shield(asyncio.ensure_future(self._open_group(tenant_id, key_id, request, group_size)))
 
     async def wait(self, episode_id: str, timeout_s: float) -> EpisodeRecord:
         """The episode once it is graded or failed, or as it stands after ``timeout_s``. Raises NotFound."""
@@ -154,23 +170,43 @@ class EpisodeRunner:
         await self._verdicts.close()
         self._threads.shutdown()
 
-    def _admit(self) -> None:
+    def _admit(self, num_episodes: int) -> None:
         if self._is_draining:
             raise Busy("the server is shutting down", retry_after_s=BUSY_RETRY_S)
         limit = self._settings.max_episodes_in_flight + self._settings.max_episodes_queued
-        if self._num_admitted >= limit:
-            raise Busy(f"{limit} episodes are under way", retry_after_s=BUSY_RETRY_S)
-        self._num_admitted += 1
+        if num_episodes > limit:
+            raise BadInput(f"this server holds {limit} episodes at most, got {num_episodes}", param="group_size")
+        if self._num_admitted + num_episodes > limit:
+            room = limit - self._num_admitted
+            raise Busy(f"{limit} episodes may be under way, there is room for {room}", retry_after_s=BUSY_RETRY_S)
+        self._num_admitted += num_episodes
 
     async def _open(self, tenant_id: str, key_id: str | None, request: EpisodeRequest) -> str:
-        try:
+        with self._given_back(1):
             environment = await self._environment(request.env)
             episode_id = await self._recorder.open(self._episode(tenant_id, key_id, request, environment))
-        except BaseException:
-            self._num_admitted -= 1
-            raise
-        self._launch(episode_id, request, environment)
+        self._launch(episode_id, request, environment, may_move_on=self._slots.locked())
         return episode_id
+
+    async def _open_group(
+        self, tenant_id: str, key_id: str | None, request: EpisodeRequest, group_size: int
+    ) -> EpisodeGroup:
+        with self._given_back(group_size):
+            environment = await self._environment(request.env)
+            new = self._episode(tenant_id, key_id, request, environment)
+            group = await self._recorder.open_group(new, group_size)
+        for episode_id in group.episode_ids:
+            self._launch(episode_id, request, environment, may_move_on=False)
+        return group
+
+    @contextmanager
+    def _given_back(self, num_episodes: int) -> Iterator[None]:
+        """What was admitted is free again when the episodes could not be opened."""
+        try:
+            yield
+        except BaseException:
+            self._num_admitted -= num_episodes
+            raise
 
     async def _environment(self, name: str) -> ChangedEnvironment:
         base = self._environments.get(name)
@@ -202,8 +238,10 @@ class EpisodeRunner:
             untrainable_reason=request.untrainable_reason,
         )
 
-    def _launch(self, episode_id: str, request: EpisodeRequest, environment: ChangedEnvironment) -> None:
-        flight = _Flight(episode_id, request, EventLog(), is_queued=self._slots.locked())
+    def _launch(
+        self, episode_id: str, request: EpisodeRequest, environment: ChangedEnvironment, *, may_move_on: bool
+    ) -> None:
+        flight = _Flight(episode_id, request, EventLog(), may_move_on)
         self._flights[episode_id] = flight
         self._logs[episode_id] = flight.log
         while len(self._logs) > KEPT_LOGS + len(self._flights):
@@ -235,7 +273,7 @@ class EpisodeRunner:
 
     async def _act(self, flight: _Flight, environment: ChangedEnvironment) -> tuple[StopReason, Artifact]:
         async with self._slots:
-            if flight.is_queued:
+            if flight.may_move_on:
                 environment = await self._environment(flight.request.env)
             policy = Policy(self._engine, self._renderer, flight.request.weight_version)
             world = await World.open(environment, flight.request.task_id)

@@ -29,7 +29,7 @@ from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
 from online_agent.config.settings import ApiSettings, Settings
 from online_agent.errors import BrokerUnavailable, UnknownName
 from online_agent.serving.client import ModelInfo
-from online_agent.store.records import EpisodeNew, EpisodeRecord, TurnNew, VersionNew
+from online_agent.store.records import EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew, VersionNew
 from online_agent.store.session import Database
 from online_agent.types import Scope, Span, SpanKind, StopReason, ToolCall, VersionOrigin, VersionRun, VersionState
 from online_agent.weights.store import WeightStore
@@ -118,6 +118,21 @@ class FakeRunner:
         self._free.set()
 
     async def start(self, tenant_id: str, key_id: str, request: EpisodeRequest) -> str:
+        new = await self._admitted(tenant_id, key_id, request)
+        with self.db.transaction() as tx:
+            episode_id = tx.episodes.create(new)
+        self._launch(tenant_id, episode_id)
+        return episode_id
+
+    async def start_group(self, tenant_id: str, key_id: str, request: EpisodeRequest, group_size: int) -> EpisodeGroup:
+        new = await self._admitted(tenant_id, key_id, request)
+        with self.db.transaction() as tx:
+            group = tx.episodes.create_group(new, group_size)
+        for episode_id in group.episode_ids:
+            self._launch(tenant_id, episode_id)
+        return group
+
+    async def _admitted(self, tenant_id: str, key_id: str, request: EpisodeRequest) -> EpisodeNew:
         await asyncio.sleep(self.start_delay_s)
         if self.refuse is not None:
             error, self.refuse = self.refuse, None
@@ -128,18 +143,17 @@ class FakeRunner:
             raise UnknownName(f"no task {request.task_id!r} in {request.env}", param="task_id") from error
         self.started.append(request)
         split: Split = "heldout" if request.task_id.startswith("heldout") else "train"
-        new = EpisodeNew(
+        return EpisodeNew(
             tenant_id, request.env, request.task_id, split, sampling=request.sampling, limits=request.limits,
             key_id=key_id, weight_version=request.weight_version, metadata=request.metadata,
         )  # fmt: skip
-        with self.db.transaction() as tx:
-            episode_id = tx.episodes.create(new)
+
+    def _launch(self, tenant_id: str, episode_id: str) -> None:
         self._ended[episode_id], self._tenants[episode_id] = asyncio.Event(), tenant_id
         self._has_started.set()
         task = asyncio.create_task(self._play(episode_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return episode_id
 
     async def _play(self, episode_id: str) -> None:
         await self._free.wait()

@@ -11,6 +11,7 @@ from online_agent.store.records.json import Json
 from online_agent.types import EpisodeStatus, Limits, Sampling, Span, StopReason, ToolCall
 
 RecordT = TypeVar("RecordT")
+MAX_GROUP_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Page(Generic[RecordT]):
 class EpisodeNew:
     """An episode about to start. ``weight_version`` pins it to one version; ``task`` is set for a task given inline.
 
-    ``untrainable_reason`` set here keeps the episode out of training from the start.
+    ``untrainable_reason`` set here keeps the episode out of training from the start. ``id`` from ``new_episode_id``
+    where it had to be known before the row; empty makes one.
     """
 
     tenant_id: str
@@ -42,6 +44,7 @@ class EpisodeNew:
     task: Json | None = None
     metadata: Json = field(default_factory=dict)
     untrainable_reason: str | None = None
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from envs.types import Artifact, Verdict
 from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.models import Episode, table_of
 from online_agent.store.records import EpisodeGroup, EpisodeNew, EpisodeRecord, Page
+from online_agent.store.records.episodes import MAX_GROUP_SIZE
 from online_agent.store.repositories.base import check_limit, check_name, new_id
 from online_agent.store.repositories.grading import GradingRows
 from online_agent.store.repositories.reservation import ReservationRows
@@ -20,7 +21,6 @@ from online_agent.types import EpisodeStatus, Limits, Sampling, StopReason
 
 NO_ACTION_TOKENS = "no action tokens"
 CANCELLED = "cancelled"
-MAX_GROUP_SIZE = 64
 
 
 class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
@@ -37,7 +37,9 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
             raise BadInput(f"group_size must be 2 to {MAX_GROUP_SIZE}, got {group_size}", param="group_size")
         now = self._now()
         group_id = new_id("grp", now)
-        members = [{**_values(new, now), "group_id": group_id, "group_size": group_size} for _ in range(group_size)]
+        values = _values(new, now)
+        of_group = {"group_id": group_id, "group_size": group_size}
+        members = [{**values, **of_group, "id": new_id("ep", now)} for _ in range(group_size)]
         self._db.execute(_INSERT, members)
         return EpisodeGroup(group_id, tuple(member["id"] for member in members))
 
@@ -189,7 +191,7 @@ _FINISH = (
 def _values(new: EpisodeNew, now: float) -> dict[str, Any]:
     """The row of an episode that is open, outside any group."""
     return {
-        "id": new_id("ep", now),
+        "id": new.id or new_id("ep", now),
         "tenant_id": check_name(new.tenant_id, "tenant_id"),
         "key_id": new.key_id,
         "env": check_name(new.env, "env"),

@@ -17,7 +17,7 @@ from online_agent.agent.runner import EpisodeRequest, EpisodeRunner
 from online_agent.config.settings import AgentSettings
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
-from online_agent.store.records import EpisodeRecord, TurnRecord
+from online_agent.store.records import EpisodeGroup, EpisodeRecord, TurnRecord
 from online_agent.store.session import Database
 from online_agent.types import Limits, Sampling, Span
 from tests.fakes.engine import Reply, ScriptedEngine
@@ -55,6 +55,13 @@ class Desk:
         request.setdefault("sampling", Sampling(max_new_tokens=200))
         limits = limits or Limits(max_turns=6, max_tokens=600, timeout_s=20)
         return await self.runner.start(TENANT, None, EpisodeRequest("notes", task_id, limits=limits, **request))
+
+    async def start_group(self, size: int, *, task_id: str = "train-0", **request: Any) -> EpisodeGroup:
+        request.setdefault("sampling", Sampling(max_new_tokens=200))
+        limits = Limits(max_turns=6, max_tokens=600, timeout_s=20)
+        return await self.runner.start_group(
+            TENANT, None, EpisodeRequest("notes", task_id, limits=limits, **request), size
+        )
 
     async def run(self, **request: Any) -> EpisodeRecord:
         """The episode once its task has ended (nothing grades it)."""

@@ -15,7 +15,7 @@ from envs.errors import SandboxFailed
 from envs.types import Observation, Task, ToolSpec
 from online_agent.agent.requests import EpisodeEvent
 from online_agent.agent.runner import EpisodeRunner
-from online_agent.errors import Busy, Conflict, NotFound, UnknownName
+from online_agent.errors import BadInput, Busy, Conflict, NotFound, UnknownName
 from online_agent.serving.client import EngineClient
 from online_agent.store.records import ChangeNew
 from online_agent.types import EpisodeStatus, Limits, Sampling, SpanKind, StopReason, Visibility
@@ -117,6 +117,59 @@ async def test_beyond_the_bounded_queue_callers_are_told_when_to_come_back(desk:
     for episode_id in ids:
         assert (await desk.ended(episode_id)).stop_reason is StopReason.SUBMITTED
     assert (await desk.run()).stop_reason is StopReason.SUBMITTED
+
+
+async def test_a_group_is_admitted_whole_or_not_at_all(desk: Desk) -> None:
+    desk.engine.token_delay_s = 0.01
+    desk.say(*[SUBMIT] * 6)
+    first = await desk.start_group(5)
+    with pytest.raises(Busy, match="room for 2") as refused:
+        await desk.start_group(3)
+    assert refused.value.retry_after_s == 1.0
+    last = await desk.start()
+    for episode_id in (*first.episode_ids, last):
+        assert (await desk.ended(episode_id)).stop_reason is StopReason.SUBMITTED
+    with desk.db.reading() as tx:
+        assert sum(tx.episodes.counts_by_status().values()) == 6
+
+
+async def test_a_group_that_could_never_fit_is_refused_for_good(desk: Desk) -> None:
+    with pytest.raises(BadInput, match="holds 7 episodes at most, got 8"):
+        await desk.start_group(8)
+
+
+@pytest.mark.parametrize("request_of", [{"task_id": "train-x"}, {"weight_version": 99}])
+async def test_a_group_that_is_refused_takes_no_slot(desk: Desk, request_of: dict[str, Any]) -> None:
+    for _ in range(3):
+        with pytest.raises(BadInput if "task_id" in request_of else Conflict):
+            await desk.start_group(5, **request_of)
+    desk.say(*[SUBMIT] * 7)
+    group = await desk.start_group(7)
+    assert {(await desk.ended(episode_id)).group_id for episode_id in group.episode_ids} == {group.id}
+
+
+async def test_members_that_wait_for_a_slot_share_the_environment_revision_of_the_first(desk: Desk) -> None:
+    """The change comes while three members of seven wait: an episode alone would start under it, a member does not."""
+    desk.engine.token_delay_s = 0.01
+    desk.say(*[SUBMIT] * 7)
+    group = await desk.start_group(7)
+    await until(lambda: desk.engine.num_running == SETTINGS.max_episodes_in_flight)
+    inject(desk, "rename_tool", silent=False, tool="edit_file", to="patch_file")
+    records = [await desk.ended(episode_id) for episode_id in group.episode_ids]
+    assert len({(record.task_id, record.env_revision, record.sampling) for record in records}) == 1
+    prompts = {desk.renderer.decode(prompt) for prompt in desk.prompts()}
+    assert len(prompts) == 1
+    assert {t.env_revision for r in records for t in desk.turns(r.id)} == {records[0].env_revision}
+
+
+async def test_a_cancelled_member_leaves_the_others_of_its_group_alone(desk: Desk) -> None:
+    desk.engine.token_delay_s = 0.01
+    desk.say(*[SUBMIT] * 3)
+    group = await desk.start_group(3)
+    await until(lambda: desk.engine.num_running == 3)
+    await desk.runner.cancel(group.episode_ids[1])
+    reasons = [(await desk.ended(episode_id)).stop_reason for episode_id in group.episode_ids]
+    assert reasons == [StopReason.SUBMITTED, StopReason.CANCELLED, StopReason.SUBMITTED]
 
 
 async def test_what_does_not_exist_is_refused_by_name_and_takes_no_slot(desk: Desk) -> None:
