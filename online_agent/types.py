@@ -191,8 +191,9 @@ class Generation:
     """What the engine returned for one call: ids and log-probs of equal length, exact version runs.
 
     ``misalignment`` says what does not line up (a log-prob sent as null stays NaN, counts stay as they came): the
-    text can be used, the episode cannot be trained on. ``routed_experts`` covers the prompt and all sampled tokens but
-    the last, whose state was not computed; None where the model has no experts or the engine does not return them.
+    text can be used, the episode cannot be trained on. ``routed_experts`` covers prompt and answer from the first token
+    asked for to the last but one (the state at the last was not computed); None where the model has no experts, or the
+    engine returned none or not as many.
     ``top_logprobs`` are, per sampled id, the likeliest ids as [log-prob, id, ...]; empty unless asked for.
     """
 
@@ -234,12 +235,21 @@ class TrainingEpisode:
     old_logprobs: Float32Array | None = None
 
     @property
+    def episode_id(self) -> str:
+        return episode_id_of(self.id)
+
+    @property
     def oldest_version(self) -> int:
         return int(self.versions[self.action_mask].min())
 
     @property
     def num_action_tokens(self) -> int:
         return int(self.action_mask.sum())
+
+
+def episode_id_of(row_id: str) -> str:
+    """The episode of a training row: the segments of one are ``ep``, ``ep#1``, ``ep#2``."""
+    return row_id.partition("#")[0]
 
 
 def training_episode(

@@ -23,6 +23,7 @@ from online_agent.errors import Busy, OnlineAgentError, StorageFull
 from online_agent.store import migrate
 from online_agent.store.engines import database_url, read_engine, sqlite_path, write_engine
 from online_agent.store.repositories.changes import ChangeRepository
+from online_agent.store.repositories.clients import ClientRepository
 from online_agent.store.repositories.control import ControlRepository
 from online_agent.store.repositories.episodes import EpisodeRepository
 from online_agent.store.repositories.events import DetectorRepository, EventRepository
@@ -52,6 +53,10 @@ class Transaction:
     @cached_property
     def episodes(self) -> EpisodeRepository:
         return EpisodeRepository(self.connection, self.clock)
+
+    @cached_property
+    def clients(self) -> ClientRepository:
+        return ClientRepository(self.connection, self.clock)
 
     @cached_property
     def feedback(self) -> FeedbackRepository:

@@ -3,6 +3,7 @@
 from online_agent.store.models.access import ApiKey, IdempotencyKey
 from online_agent.store.models.base import Base, table_of
 from online_agent.store.models.changes import EnvChange
+from online_agent.store.models.clients import ClientEpisode, Completion, DiscardedGeneration
 from online_agent.store.models.episodes import Episode, Turn
 from online_agent.store.models.events import DetectorState, Event
 from online_agent.store.models.feedback import Feedback
@@ -14,7 +15,10 @@ from online_agent.store.models.weights import LearnerControl, WeightVersion
 __all__ = [
     "ApiKey",
     "Base",
+    "ClientEpisode",
+    "Completion",
     "DetectorState",
+    "DiscardedGeneration",
     "EnvChange",
     "Episode",
     "Event",

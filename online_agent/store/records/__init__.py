@@ -6,6 +6,14 @@ Checks that need no database are made by the repository that takes the value and
 
 from online_agent.store.records.access import Done, Fresh, Idempotency, KeyRecord, Mismatch, ProcessRecord, Running
 from online_agent.store.records.changes import ChangeNew, ChangeRecord, EventRecord
+from online_agent.store.records.clients import (
+    CLIENT_ENV,
+    ClientEpisodeRecord,
+    CompletionLink,
+    CompletionNew,
+    CompletionRecord,
+    DiscardedRecord,
+)
 from online_agent.store.records.episodes import (
     EpisodeGroup,
     EpisodeNew,
@@ -32,9 +40,15 @@ from online_agent.store.records.training import (
 )
 
 __all__ = [
+    "CLIENT_ENV",
     "ChangeNew",
     "ChangeRecord",
+    "ClientEpisodeRecord",
+    "CompletionLink",
+    "CompletionNew",
+    "CompletionRecord",
     "Control",
+    "DiscardedRecord",
     "Done",
     "EpisodeGroup",
     "EpisodeNew",

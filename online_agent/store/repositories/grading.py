@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Update, bindparam, literal_column, null, s
 from envs.types import Artifact, Verdict
 from online_agent.errors import Conflict, NotFound
 from online_agent.store.models import Episode, table_of
-from online_agent.store.records import GradingClaim
+from online_agent.store.records import CLIENT_ENV, GradingClaim
 from online_agent.store.repositories.base import Repository, check_limit, check_name
 from online_agent.store.rewards import check_reward
 from online_agent.types import EpisodeStatus
@@ -41,8 +41,10 @@ def _claim_where(chosen: ColumnElement[bool]) -> Update:
     )
 
 
-_FREE = (_OF.status == literal_column(f"'{EpisodeStatus.FINISHED}'")) & (
-    _OF.grading_expires_at.is_(None) | (_OF.grading_expires_at <= bindparam("now"))
+_FREE = (
+    (_OF.status == literal_column(f"'{EpisodeStatus.FINISHED}'"))
+    & (_OF.grading_expires_at.is_(None) | (_OF.grading_expires_at <= bindparam("now")))
+    & (_OF.env != literal_column(f"'{CLIENT_ENV}'"))  # those wait for feedback: no verifier knows them
 )
 _OLDEST = (
     select(_OF.id)

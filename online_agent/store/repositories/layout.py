@@ -14,8 +14,9 @@ from online_agent.errors import MisalignedEpisode
 from online_agent.store.encoding import unpack_spans
 from online_agent.store.expert_rows import join_experts
 from online_agent.store.models import Episode, Feedback, Turn
-from online_agent.store.records import FeedbackRule
+from online_agent.store.records import CLIENT_ENV, FeedbackRule
 from online_agent.store.repositories.base import Repository
+from online_agent.store.repositories.client_rows import ClientRows
 from online_agent.store.rewards import training_reward
 from online_agent.types import (
     EpisodeStatus,
@@ -50,7 +51,10 @@ class _Turns:
 
 class LayoutRows(Repository):
     def _lay_out(self, rows: Sequence[Any], rule: FeedbackRule) -> list[TrainingEpisode]:
-        """The episodes of rows of ``LAYOUT_COLUMNS``, in their order. One that does not line up is dropped instead."""
+        """The episodes of rows of ``LAYOUT_COLUMNS``, in their order. One that does not line up is dropped instead.
+
+        A client's episode may be several rows, one for each of its segments (see store/segments.py).
+        """
         ids = [row.id for row in rows]
         turns = self._turns(ids)
         rewards = self._latest_rewards(ids)
@@ -59,20 +63,24 @@ class LayoutRows(Repository):
             reward = training_reward(rule, row.reward, rewards.get(row.id, {}))
             is_truncated = row.stop_reason in TRUNCATED
             try:
-                episode = training_episode(row.id, turns[row.id].spans, reward, row.temperature, is_truncated)
+                if row.env == CLIENT_ENV:
+                    laid = ClientRows(self._db, self._now).training_rows(row.id, reward)
+                else:
+                    laid = [training_episode(row.id, turns[row.id].spans, reward, row.temperature, is_truncated)]
             except MisalignedEpisode as error:
                 dropped = {"status": EpisodeStatus.DROPPED, "drop_reason": "misaligned"}
                 values = {**dropped, "untrainable_reason": error.message}
                 self._db.execute(update(Episode).where(Episode.id == row.id).values(values))
             else:
-                episodes.append(
+                episodes += [
                     replace(
                         episode,
                         task_id=f"{row.env}/{row.task_id}",
                         group_id=row.group_id,
                         routed_experts=_routed_experts(episode, turns[row.id].experts),
                     )
-                )
+                    for episode in laid
+                ]
         return episodes
 
     def _turns(self, episode_ids: Sequence[str]) -> dict[str, _Turns]:

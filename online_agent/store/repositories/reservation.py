@@ -18,7 +18,7 @@ from sqlalchemy import String, cast, func, insert, literal, select, text, update
 from online_agent.errors import BadInput
 from online_agent.store.models import Episode, Feedback, Step, StepEpisode, WeightVersion
 from online_agent.store.models.episodes import QUEUED
-from online_agent.store.records import FeedbackRule, QueueCounts
+from online_agent.store.records import CLIENT_ENV, FeedbackRule, QueueCounts
 from online_agent.store.repositories.groups import MIN_GROUP_EPISODES, GroupRows
 from online_agent.store.repositories.layout import LAYOUT_COLUMNS
 from online_agent.types import EpisodeStatus, FeedbackFate, StepStatus, TrainingEpisode
@@ -34,7 +34,7 @@ class ReservationRows(GroupRows):
             num_ready, oldest_at = self._db.execute(of_all).one()
         else:
             num_ready, oldest_at = self._ready_in_groups()
-        ungraded = select(func.count()).where(Episode.status == EpisodeStatus.FINISHED)
+        ungraded = select(func.count()).where(Episode.status == EpisodeStatus.FINISHED, Episode.env != CLIENT_ENV)
         return QueueCounts(num_ready, int(self._db.execute(ungraded).scalar_one()), oldest_at)
 
     def reserve(
@@ -49,6 +49,8 @@ class ReservationRows(GroupRows):
         group_size: int | None = None,
     ) -> list[TrainingEpisode]:
         """The ``batch`` oldest episodes of the queue, reserved for ``step`` with the reward they are trained with.
+
+        A client's episode of several segments is as many rows, which count as such: the last one taken may bring more.
 
         Empty, reserving nothing, when fewer wait (unless ``allow_fewer``). The transaction must go on to
         ``tx.steps.reserve``: without the step's row it cannot commit.
@@ -70,7 +72,8 @@ class ReservationRows(GroupRows):
         return episodes
 
     def _take(self, step: int, episodes: list[TrainingEpisode]) -> None:
-        taken = update(Episode).where(Episode.id.in_([e.id for e in episodes]), Episode.status == EpisodeStatus.GRADED)
+        rewards = {row.episode_id: row.reward for row in episodes}  # rows of one episode share its reward
+        taken = update(Episode).where(Episode.id.in_(rewards), Episode.status == EpisodeStatus.GRADED)
         self._db.execute(taken.values(status=EpisodeStatus.RESERVED, step=step))
         tenants = select(Episode.id, Episode.tenant_id).where(Episode.step == step)
         tenant_of = {row.id: row.tenant_id for row in self._db.execute(tenants)}
@@ -78,12 +81,12 @@ class ReservationRows(GroupRows):
             {
                 "step": step,
                 "position": position,
-                "episode_id": episode.id,
-                "tenant_id": tenant_of[episode.id],
-                "reward": episode.reward,
+                "episode_id": episode_id,
+                "tenant_id": tenant_of[episode_id],
+                "reward": reward,
                 "is_committed": False,
             }
-            for position, episode in enumerate(episodes)
+            for position, (episode_id, reward) in enumerate(rewards.items())
         ]
         self._db.execute(insert(StepEpisode), rows)
 
@@ -171,4 +174,4 @@ class ReservationRows(GroupRows):
                 break
             after = (rows[-1].finished_at, rows[-1].id)
             episodes.extend(self._lay_out(rows, rule))
-        return episodes if allow_fewer or len(episodes) == batch else []
+        return episodes if allow_fewer or len(episodes) >= batch else []

@@ -17,7 +17,7 @@ from online_agent.store.repositories.base import Repository, check_limit
 from online_agent.store.repositories.control import ControlRepository
 from online_agent.store.repositories.reservation import ReservationRows
 from online_agent.store.repositories.weights import WeightRepository
-from online_agent.types import FeedbackFate, StepStatus
+from online_agent.types import FeedbackFate, StepStatus, episode_id_of
 
 
 def step_identity(episode_ids: Sequence[str], recipe: str, seed: int) -> str:
@@ -53,7 +53,8 @@ class StepRepository(Repository):
         if running is not None:
             raise Conflict(f"step {running} is reserved")
         given = select(StepEpisode.episode_id).where(StepEpisode.step == new.step).order_by(StepEpisode.position)
-        if list(self._db.execute(given).scalars()) != list(new.episode_ids):
+        episode_ids = list(dict.fromkeys(map(episode_id_of, new.episode_ids)))
+        if list(self._db.execute(given).scalars()) != episode_ids:
             raise Conflict(f"step {new.step} names other episodes than were reserved for it")
         now = self._now()
         self._db.execute(
@@ -66,7 +67,7 @@ class StepRepository(Repository):
                 parent_version=new.parent_version,
                 fence=new.fence,
                 owner=new.owner,
-                num_episodes=len(new.episode_ids),
+                num_episodes=len(episode_ids),
                 metrics={},
                 reserved_at=now,
                 expires_at=now + new.lease_s,

@@ -62,6 +62,26 @@ class TurnRows(Repository):
         self._db.execute(_INSERT_TURN, _turn_values(episode_id, number, row.tenant_id, new, self._now()))
         return number
 
+    def replace_turn(self, episode_id: str, number: int, new: TurnNew) -> None:
+        """Another generation stands at the place of this turn, and the episode's counts follow.
+
+        Raises NotFound when the episode, still open, has no such turn.
+        """
+        of_turn = (Turn.episode_id == episode_id, Turn.number == number)
+        old = self._db.execute(select(*Turn.__table__.columns).where(*of_turn)).one_or_none()
+        if old is None:
+            raise NotFound(f"episode {episode_id!r} has no turn {number}")
+        removed, added = _counts(episode_id, _turn_as_new(_turn(old))), _counts(episode_id, new)
+        for key in ("action_tokens", "tool_calls", "tool_errors"):
+            added[key] -= removed[key]
+        if self._db.execute(_COUNT_TURN, {**added, "number": None}).one_or_none() is None:
+            raise self._refused(episode_id, number)
+        self._db.execute(
+            update(Episode).where(Episode.id == episode_id).values(num_turns=Episode.num_turns - 1)
+        )  # counting a turn adds one; this one was there
+        values = _turn_values(episode_id, number, old.tenant_id, new, self._now())
+        self._db.execute(update(Turn).where(*of_turn).values(values))
+
     def turns(self, episode_id: str) -> list[TurnRecord]:
         """In order; empty for an episode that has none or does not exist."""
         query = select(*Turn.__table__.columns).where(Turn.episode_id == episode_id).order_by(Turn.number)
@@ -87,6 +107,10 @@ class TurnRows(Repository):
         if row.status != EpisodeStatus.OPEN:
             return Conflict(f"episode {episode_id} is {row.status}: it takes no more turns")
         return Conflict(f"the next turn of episode {episode_id} is {row.num_turns}, not {number}")
+
+
+def _turn_as_new(turn: TurnRecord) -> TurnNew:
+    return TurnNew(turn.spans, tool_calls=turn.tool_calls, observations=turn.observations)
 
 
 def _misalignment(new: TurnNew) -> str | None:

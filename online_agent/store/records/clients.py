@@ -1,0 +1,112 @@
+"""Episodes that clients run: their answers, how the turns hang together, and what was thrown away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from online_agent.store.records.episodes import TurnNew
+from online_agent.store.records.json import Json
+from online_agent.types import EpisodeStatus, Span
+
+CLIENT_ENV = "client"
+"""The environment of episodes whose tools and verdict are the client's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEpisodeRecord:
+    """``num_kept_tokens`` of the sampled tokens may be trained on; ``num_discarded_tokens`` are no turns (any more)."""
+
+    id: str
+    tenant_id: str
+    name: str | None
+    parent_id: str | None
+    status: EpisodeStatus
+    active_at: float
+    num_turns: int
+    num_segments: int
+    num_action_tokens: int
+    num_kept_tokens: int
+    num_discarded_tokens: int
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return self.num_action_tokens + self.num_discarded_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionNew:
+    """One choice of an answer, to be stored as a turn.
+
+    ``turn.spans`` follow the ids of turn ``parent`` (``parent_completion`` at the time), or begin a conversation when
+    that is None; ``context`` are those ids, for the case that the parent was replaced meanwhile. ``asked_at`` is when
+    the call came in: what was stored before and has the same prompt is what this one retries.
+    """
+
+    completion_id: str
+    choice: int
+    protocol: str
+    turn: TurnNew
+    context: Sequence[Span]
+    parent: int | None
+    parent_completion: str | None
+    prompt_hash: str
+    history_hash: str
+    message_hash: str
+    temperature: float
+    asked_at: float
+    num_forced: int = 0
+    untrainable_reason: str | None = None
+    is_cut_short: bool = False
+    message: Json = field(default_factory=dict)
+    tags: Json = field(default_factory=dict)
+    weight_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionLink:
+    """How a turn hangs together with the others, without its contents."""
+
+    turn: int
+    completion_id: str
+    choice: int
+    segment: int
+    branched_from: int | None
+    prompt_hash: str
+    history_hash: str
+    message_hash: str
+    num_forced: int
+    is_cut_short: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRecord:
+    episode_id: str
+    turn: int
+    completion_id: str
+    choice: int
+    protocol: str
+    segment: int
+    branched_from: int | None
+    temperature: float
+    untrainable_reason: str | None
+    is_cut_short: bool
+    message: Json
+    tags: Json
+    weight_version: int | None
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardedRecord:
+    """A generation that is no turn. ``turn`` is where it stood, None when it never was one."""
+
+    id: int
+    episode_id: str
+    turn: int | None
+    completion_id: str
+    reason: str
+    text: str
+    spans: list[Span]
+    created_at: float

@@ -1,0 +1,121 @@
+"""The end of a client's episode: closed or idle, then rewarded by feedback, since no environment gives a verdict.
+
+An episode without feedback of its own takes the reward of the episode it was started from: a sub-agent's work counts
+by what came of the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sqlalchemy import func, select, update
+
+from online_agent.store.models import ClientEpisode, Completion, Episode, Feedback
+from online_agent.store.repositories.base import Repository
+from online_agent.types import EpisodeStatus, FeedbackFate, StopReason
+
+REWARDED = (EpisodeStatus.GRADED, EpisodeStatus.RESERVED, EpisodeStatus.TRAINED)
+NOTHING_TO_TRAIN = "no trainable action tokens"
+
+
+class ClientRewardRows(Repository):
+    def close(self, episode_id: str, reason: StopReason, idle_since: float | None = None) -> bool:
+        """Whether the open episode is over now: it takes no more turns and has its reward if there is feedback.
+
+        With ``idle_since``, only if no call came in after that time.
+        """
+        still_idle = select(ClientEpisode.episode_id).where(ClientEpisode.episode_id == episode_id)
+        if idle_since is not None:
+            still_idle = still_idle.where(ClientEpisode.active_at <= idle_since)
+        closed = self._db.execute(
+            update(Episode)
+            .where(Episode.id.in_(still_idle), Episode.status == EpisodeStatus.OPEN)
+            .values(
+                status=EpisodeStatus.FINISHED,
+                stop_reason=reason,
+                finished_at=self._now(),
+                untrainable_reason=func.coalesce(Episode.untrainable_reason, self._why_untrainable(episode_id)),
+            )
+        )
+        if closed.rowcount:
+            self.settle(episode_id)
+        return bool(closed.rowcount)
+
+    def idle(self, idle_since: float, limit: int = 100) -> list[str]:
+        """Open episodes without a call since then."""
+        query = (
+            select(ClientEpisode.episode_id)
+            .join(Episode, Episode.id == ClientEpisode.episode_id)
+            .where(ClientEpisode.active_at <= idle_since, Episode.status == EpisodeStatus.OPEN)
+            .order_by(ClientEpisode.active_at)
+            .limit(limit)
+        )
+        return list(self._db.execute(query).scalars())
+
+    def drop_unrewarded(self, finished_before: float) -> int:
+        """Episodes that nobody rewarded in time are dropped; returns how many."""
+        mine = select(ClientEpisode.episode_id)
+        waiting = (Episode.status == EpisodeStatus.FINISHED, Episode.finished_at <= finished_before)
+        dropped = update(Episode).where(Episode.id.in_(mine), *waiting)
+        values = {"status": EpisodeStatus.DROPPED, "drop_reason": "no reward"}
+        return int(self._db.execute(dropped.values(values)).rowcount)
+
+    def settle(self, episode_id: str) -> None:
+        """A finished episode of a client, with a reward or a rewarded parent, is graded; so are those it started.
+
+        The reward is the mean over the latest of each source, and follows feedback until a step reserves the episode.
+        Nothing happens to an episode that is no client's.
+        """
+        row = self._db.execute(
+            select(Episode.status, Episode.reward, ClientEpisode.parent_id)
+            .join(ClientEpisode, ClientEpisode.episode_id == Episode.id)
+            .where(Episode.id == episode_id)
+        ).one_or_none()
+        if row is None or row.status not in (EpisodeStatus.FINISHED, EpisodeStatus.GRADED):
+            return
+        reward, evidence = self._reward(episode_id, row.parent_id)
+        if reward is None:
+            return
+        values = {
+            "status": EpisodeStatus.GRADED,
+            "reward": reward,
+            "is_success": reward > 0,
+            "evidence": evidence,
+            "graded_at": self._now(),
+        }
+        self._db.execute(update(Episode).where(Episode.id == episode_id).values(values))
+        for child in self._db.execute(
+            select(ClientEpisode.episode_id).where(ClientEpisode.parent_id == episode_id)
+        ).scalars():
+            self.settle(child)
+
+    def _reward(self, episode_id: str, parent_id: str | None) -> tuple[float | None, dict[str, Any]]:
+        query = (
+            select(Feedback.source, Feedback.reward)
+            .where(
+                Feedback.episode_id == episode_id,
+                Feedback.fate == FeedbackFate.ACCEPTED,
+                Feedback.reward.is_not(None),
+            )
+            .order_by(Feedback.id)
+        )
+        latest = {row.source: float(row.reward) for row in self._db.execute(query)}
+        if latest:
+            return math.fsum(latest.values()) / len(latest), {"rewards": latest}
+        if parent_id is None:
+            return None, {}
+        inherited = select(Episode.reward).where(Episode.id == parent_id, Episode.status.in_(REWARDED))
+        return self._db.execute(inherited).scalar_one_or_none(), {"inherited_from": parent_id}
+
+    def _why_untrainable(self, episode_id: str) -> str | None:
+        """None when something of the episode may be trained on."""
+        kept = self._db.execute(
+            select(ClientEpisode.num_kept_tokens).where(ClientEpisode.episode_id == episode_id)
+        ).scalar_one_or_none()
+        if kept:
+            return None
+        reasons = select(Completion.untrainable_reason).where(
+            Completion.episode_id == episode_id, Completion.untrainable_reason.is_not(None)
+        )
+        return self._db.execute(reasons.order_by(Completion.turn).limit(1)).scalar_one_or_none() or NOTHING_TO_TRAIN

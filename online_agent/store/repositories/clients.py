@@ -1,0 +1,299 @@
+"""Episodes that clients run: found by id or name, added to answer by answer, closed and rewarded.
+
+Invariants
+- A turn that another one continues is never replaced; one that is, keeps its number, and what stood there is kept.
+- A segment grows at its end only. What continues an earlier turn, or has a context of its own, begins a new one.
+- Closed episodes take no more turns, except those that were only idle and have no reward yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+
+from online_agent.errors import Conflict, NotFound
+from online_agent.store.encoding import pack_spans, unpack_spans
+from online_agent.store.models import ClientEpisode, Completion, DiscardedGeneration, Episode, Turn
+from online_agent.store.records import (
+    ClientEpisodeRecord,
+    CompletionLink,
+    CompletionNew,
+    CompletionRecord,
+    DiscardedRecord,
+    EpisodeNew,
+    TurnNew,
+)
+from online_agent.store.repositories.base import check_name
+from online_agent.store.repositories.client_rewards import ClientRewardRows
+from online_agent.store.repositories.client_rows import ClientRows
+from online_agent.store.repositories.episodes import EpisodeRepository
+from online_agent.store.segments import TurnTree, as_context
+from online_agent.types import EpisodeStatus, Span, SpanKind, StopReason
+
+_EPISODE = (
+    Episode.id,
+    ClientEpisode.tenant_id,
+    ClientEpisode.name,
+    ClientEpisode.parent_id,
+    Episode.status,
+    ClientEpisode.active_at,
+    Episode.num_turns,
+    ClientEpisode.num_segments,
+    Episode.num_action_tokens,
+    ClientEpisode.num_kept_tokens,
+    ClientEpisode.num_discarded_tokens,
+)
+_ALL = select(*_EPISODE).join(Episode, Episode.id == ClientEpisode.episode_id)
+
+
+class ClientRepository(ClientRows, ClientRewardRows):
+    def find(self, tenant_id: str, id_or_name: str) -> ClientEpisodeRecord | None:
+        """The tenant's episode of that id, or the one it calls so."""
+        known = (Episode.id == id_or_name) | (ClientEpisode.name == id_or_name)
+        rows = self._db.execute(_ALL.where(ClientEpisode.tenant_id == tenant_id, known)).all()
+        row = next((row for row in rows if row.id == id_or_name), rows[0] if rows else None)
+        return None if row is None else _episode(row)
+
+    def get(self, episode_id: str) -> ClientEpisodeRecord:
+        """Raises NotFound."""
+        row = self._db.execute(_ALL.where(Episode.id == episode_id)).one_or_none()
+        if row is None:
+            raise NotFound(f"no episode {episode_id!r}")
+        return _episode(row)
+
+    def open(self, new: EpisodeNew, name: str | None = None, parent_id: str | None = None) -> str:
+        """The episode ``new`` is open under ``name``; returns its id, or that of the one which has the name already."""
+        if name is not None:
+            known = self.find(new.tenant_id, check_name(name, "X-Episode-Id"))
+            if known is not None:
+                return known.id
+        episode_id = EpisodeRepository(self._db, self._now).create(new)
+        self._db.execute(
+            insert(ClientEpisode).values(
+                episode_id=episode_id,
+                tenant_id=new.tenant_id,
+                name=name,
+                parent_id=parent_id,
+                active_at=self._now(),
+                num_segments=0,
+                num_kept_tokens=0,
+                num_discarded_tokens=0,
+            )
+        )
+        return episode_id
+
+    def add(self, episode_id: str, new: CompletionNew) -> int:
+        """The answer is a turn of the episode; returns its number.
+
+        An exact retry of an answer that nothing continued yet takes its place. Raises NotFound, or Conflict when the
+        episode is closed.
+        """
+        episode = self._active(episode_id)
+        tree = TurnTree(self.links(episode_id))
+        retried = self._retried(tree, new)
+        if retried is not None:
+            return self._replace(episode, retried, new)
+        segment, branched_from, spans = self._place(episode, tree, new)
+        turns = EpisodeRepository(self._db, self._now)
+        turn = turns.add_turn(episode_id, _with_spans(new, spans, episode.num_turns))
+        self._insert(episode, new, turn, segment, branched_from)
+        self._count(episode_id, kept=_num_kept(new), segments=max(0, segment + 1 - episode.num_segments))
+        return turn
+
+    def discard(self, episode_id: str, completion_id: str, reason: str, text: str, spans: Sequence[Span]) -> None:
+        """A generation that did not come to its end is kept beside the episode, which may go on."""
+        episode = self._active(episode_id)
+        self._keep_aside(episode, None, completion_id, reason, text, pack_spans(spans))
+        self._count(episode_id, discarded=_num_sampled(spans))
+
+    def completion(self, tenant_id: str, completion_id: str) -> list[CompletionRecord]:
+        """The choices of an answer, in order; empty for one that is unknown or was replaced."""
+        mine = (Completion.tenant_id == tenant_id, Completion.completion_id == completion_id)
+        query = select(*Completion.__table__.columns).where(*mine).order_by(Completion.choice)
+        return [_completion(row) for row in self._db.execute(query)]
+
+    def discarded(self, episode_id: str) -> list[DiscardedRecord]:
+        """In the order in which they were discarded."""
+        columns = DiscardedGeneration.__table__.columns
+        query = select(*columns).where(DiscardedGeneration.episode_id == episode_id).order_by(DiscardedGeneration.id)
+        return [_discarded(row) for row in self._db.execute(query)]
+
+    def completions(self, episode_id: str) -> list[CompletionRecord]:
+        """In order of their turns."""
+        columns = Completion.__table__.columns
+        query = select(*columns).where(Completion.episode_id == episode_id).order_by(Completion.turn)
+        return [_completion(row) for row in self._db.execute(query)]
+
+    def _active(self, episode_id: str) -> ClientEpisodeRecord:
+        """The episode, open and locked. One that was only idle is open again."""
+        locked = select(Episode.status, Episode.stop_reason).where(Episode.id == episode_id).with_for_update()
+        row = self._db.execute(locked).one_or_none()
+        if row is None:
+            raise NotFound(f"no episode {episode_id!r}")
+        if row.status == EpisodeStatus.FINISHED and row.stop_reason == StopReason.IDLE:
+            reopened = {"status": EpisodeStatus.OPEN, "stop_reason": None, "finished_at": None}
+            self._db.execute(update(Episode).where(Episode.id == episode_id).values(reopened))
+        elif row.status != EpisodeStatus.OPEN:
+            raise Conflict(f"episode {episode_id} is {row.status}: it takes no more answers", param="X-Episode-Id")
+        return self.get(episode_id)
+
+    def _retried(self, tree: TurnTree, new: CompletionNew) -> CompletionLink | None:
+        """The last answer to the very same call, if it had been given before this one came in and led to nothing."""
+        same = [
+            link
+            for segment in tree.segments.values()
+            for link in segment
+            if (link.prompt_hash, link.choice) == (new.prompt_hash, new.choice)
+            and (link.is_cut_short or link.created_at <= new.asked_at)
+            and tree.is_leaf(link.turn)
+            and tree.before(link.turn) == new.parent
+        ]
+        return max(same, key=lambda link: link.turn, default=None)
+
+    def _place(
+        self, episode: ClientEpisodeRecord, tree: TurnTree, new: CompletionNew
+    ) -> tuple[int, int | None, list[Span]]:
+        """Segment, the turn it branched off from, and the spans to store."""
+        spans = list(new.turn.spans)
+        if new.parent is None:
+            return episode.num_segments, None, spans
+        parent = tree.link(new.parent)
+        if parent is None or parent.completion_id != new.parent_completion:
+            return episode.num_segments, None, [*as_context(new.context), *spans]
+        if tree.is_tip(parent.turn):
+            return parent.segment, None, spans
+        return episode.num_segments, parent.turn, spans
+
+    def _replace(self, episode: ClientEpisodeRecord, link: CompletionLink, new: CompletionNew) -> int:
+        mine = (Completion.episode_id == episode.id, Completion.turn == link.turn)
+        old = self._db.execute(select(Completion.untrainable_reason).where(*mine)).one()
+        row = self._db.execute(
+            select(Turn.content, Turn.span_index, Turn.token_ids, Turn.logprobs).where(
+                Turn.episode_id == episode.id, Turn.number == link.turn
+            )
+        ).one()
+        reason = f"retried as {new.completion_id}"
+        packed = (row.span_index, row.token_ids, row.logprobs)
+        self._keep_aside(episode, link.turn, link.completion_id, reason, row.content["text"], packed)
+        num_sampled = _num_sampled(unpack_spans(*packed))
+        self._db.execute(delete(Completion).where(*mine))
+        turn = _with_spans(new, list(new.turn.spans), link.turn)
+        EpisodeRepository(self._db, self._now).replace_turn(episode.id, link.turn, turn)
+        self._insert(episode, new, link.turn, link.segment, link.branched_from)
+        was_kept = num_sampled if old.untrainable_reason is None else 0
+        self._count(episode.id, kept=_num_kept(new) - was_kept, discarded=num_sampled)
+        return link.turn
+
+    def _insert(
+        self, episode: ClientEpisodeRecord, new: CompletionNew, turn: int, segment: int, branched_from: int | None
+    ) -> None:
+        values = {
+            "episode_id": episode.id,
+            "turn": turn,
+            "tenant_id": episode.tenant_id,
+            "completion_id": new.completion_id,
+            "choice": new.choice,
+            "protocol": new.protocol,
+            "segment": segment,
+            "branched_from": branched_from,
+            "prompt_hash": new.prompt_hash,
+            "history_hash": new.history_hash,
+            "message_hash": new.message_hash,
+            "num_forced": new.num_forced,
+            "temperature": new.temperature,
+            "untrainable_reason": new.untrainable_reason,
+            "is_cut_short": new.is_cut_short,
+            "message": dict(new.message),
+            "tags": dict(new.tags),
+            "weight_version": new.weight_version,
+            "created_at": self._now(),
+        }
+        self._db.execute(insert(Completion).values(values))
+        if new.temperature > 0:
+            sampled = (Episode.id == episode.id, Episode.temperature == 0)
+            self._db.execute(update(Episode).where(*sampled).values(temperature=new.temperature))
+
+    def _keep_aside(
+        self,
+        episode: ClientEpisodeRecord,
+        turn: int | None,
+        completion_id: str,
+        reason: str,
+        text: str,
+        packed: tuple[list[list[Any]], bytes, bytes],
+    ) -> None:
+        span_index, token_ids, logprobs = packed
+        values = {
+            "episode_id": episode.id,
+            "tenant_id": episode.tenant_id,
+            "turn": turn,
+            "completion_id": completion_id,
+            "reason": reason,
+            "text": text,
+            "span_index": span_index,
+            "token_ids": token_ids,
+            "logprobs": logprobs,
+            "created_at": self._now(),
+        }
+        self._db.execute(insert(DiscardedGeneration).values(values))
+
+    def _count(self, episode_id: str, *, kept: int = 0, discarded: int = 0, segments: int = 0) -> None:
+        values = {
+            "active_at": self._now(),
+            "num_kept_tokens": ClientEpisode.num_kept_tokens + kept,
+            "num_discarded_tokens": ClientEpisode.num_discarded_tokens + discarded,
+            "num_segments": ClientEpisode.num_segments + segments,
+        }
+        self._db.execute(update(ClientEpisode).where(ClientEpisode.episode_id == episode_id).values(values))
+
+
+def _with_spans(new: CompletionNew, spans: Sequence[Span], number: int) -> TurnNew:
+    return replace(new.turn, spans=[replace(span, turn=number) for span in spans], number=number)
+
+
+def _num_sampled(spans: Sequence[Span]) -> int:
+    return sum(len(span.token_ids) for span in spans if span.kind is SpanKind.ACTION)
+
+
+def _num_kept(new: CompletionNew) -> int:
+    return _num_sampled(new.turn.spans) if new.untrainable_reason is None else 0
+
+
+def _episode(row: Any) -> ClientEpisodeRecord:
+    episode_id, tenant_id, name, parent_id, status, *counts = row
+    return ClientEpisodeRecord(episode_id, tenant_id, name, parent_id, EpisodeStatus(status), *counts)
+
+
+def _completion(row: Any) -> CompletionRecord:
+    return CompletionRecord(
+        episode_id=row.episode_id,
+        turn=row.turn,
+        completion_id=row.completion_id,
+        choice=row.choice,
+        protocol=row.protocol,
+        segment=row.segment,
+        branched_from=row.branched_from,
+        temperature=row.temperature,
+        untrainable_reason=row.untrainable_reason,
+        is_cut_short=row.is_cut_short,
+        message=row.message,
+        tags=row.tags,
+        weight_version=row.weight_version,
+        created_at=row.created_at,
+    )
+
+
+def _discarded(row: Any) -> DiscardedRecord:
+    return DiscardedRecord(
+        id=row.id,
+        episode_id=row.episode_id,
+        turn=row.turn,
+        completion_id=row.completion_id,
+        reason=row.reason,
+        text=row.text,
+        spans=unpack_spans(row.span_index, row.token_ids, row.logprobs),
+        created_at=row.created_at,
+    )
