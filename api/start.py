@@ -16,7 +16,7 @@ from online_agent.config.settings import SandboxSettings, Settings
 from online_agent.errors import ConfigError
 from online_agent.jobs.enqueue import JobQueue, tolerant
 from online_agent.rendering.renderer import ChatRenderer
-from online_agent.serving.client import EngineClient
+from online_agent.serving.connect import connect
 from online_agent.serving.launcher import context_length
 from online_agent.store.session import Database
 from online_agent.weights.store import WeightStore
@@ -41,12 +41,8 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         weights = WeightStore(settings.weights_dir)
         model_dir = await asyncio.to_thread(_model_dir, weights)
         renderer = await asyncio.to_thread(ChatRenderer.load, model_dir)
-        engine = EngineClient(
-            settings.engine.url,
-            settings.engine.api_key.get_secret_value(),
-            settings.engine.request_timeout_s,
-            vocab_size=renderer.vocab_size,
-            context_length=context_length(settings.engine, model_dir),
+        engine = connect(
+            settings, vocab_size=renderer.vocab_size, context_length=context_length(settings.engine, model_dir)
         )
         stack.push_async_callback(engine.aclose)
         sandbox = _sandbox(settings.sandbox)

@@ -138,6 +138,11 @@ class LearnerSettings(Section):
     lease_s: PositiveFloat = 600.0
     seed: int = 0
 
+    @property
+    def adapter(self) -> LoraSettings | None:
+        """The adapter that learns, or None where all weights do."""
+        return self.lora if self.actor == "lora" else None
+
 
 class WeightsSettings(Section):
     """Version directories: how many stay on disk besides the serving, pinned and rollback-target ones.

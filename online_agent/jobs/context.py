@@ -18,6 +18,7 @@ from online_agent.config.settings import Settings
 from online_agent.jobs.enqueue import JobQueue
 from online_agent.jobs.grading import Grader
 from online_agent.serving.client import EngineClient
+from online_agent.serving.connect import connect
 from online_agent.store.session import Database
 from online_agent.weights.store import WeightStore
 
@@ -45,8 +46,7 @@ class WorkerContext:
 
     @cached_property
     def engine(self) -> EngineClient:
-        engine = self.settings.engine
-        return EngineClient(engine.url, engine.api_key.get_secret_value(), engine.request_timeout_s)
+        return connect(self.settings)
 
     @cached_property
     def sandbox(self) -> NsjailSandbox:

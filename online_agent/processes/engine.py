@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from online_agent.config.environment import settings_of_environment
@@ -19,6 +20,7 @@ from online_agent.config.settings import Settings
 from online_agent.errors import ConfigError, EngineUnavailable
 from online_agent.promotion.states import serving_version
 from online_agent.serving.client import EngineClient
+from online_agent.serving.connect import connect
 from online_agent.serving.launcher import EngineProcess
 from online_agent.serving.readiness import HealthWatch, wait_ready
 from online_agent.store.session import Database
@@ -48,12 +50,12 @@ async def _run(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     db = Database(settings.database_url, settings.database.busy_timeout_s)
     version = serving_version(db).version
-    serving_dir = WeightStore(settings.weights_dir).open(version).serving_dir
-    port = _port(settings.engine.url)
-    process = EngineProcess(settings.engine, serving_dir, version, port=port, run_dir=settings.data_dir / "engine")
+    serving_dir = _serving_dir(WeightStore(settings.weights_dir), version)
+    port, run_dir, adapter = _port(settings.engine.url), settings.data_dir / "engine", settings.learner.adapter
+    process = EngineProcess(settings.engine, serving_dir, version, port=port, run_dir=run_dir, lora=adapter)
     process.start()
     try:
-        async with EngineClient(process.url, settings.engine.api_key.get_secret_value()) as client:
+        async with connect(settings) as client:
             ready = asyncio.create_task(wait_ready(client, process, serving_dir, settings.engine.start_timeout_s))
             stopped = asyncio.create_task(stop.wait())
             await asyncio.wait({ready, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,6 +70,13 @@ async def _run(settings: Settings) -> None:
     finally:
         process.stop(_STOP_GRACE_S)
         db.close()
+
+
+def _serving_dir(weights: WeightStore, version: int) -> Path:
+    """Of the verified version; an adapter's base is verified with it. Raises WeightsError."""
+    version_dir = weights.open(version)
+    weights.open_base(version_dir)
+    return version_dir.serving_dir
 
 
 async def _watch(client: EngineClient, process: EngineProcess, settings: Settings, stop: asyncio.Event) -> None:

@@ -21,10 +21,11 @@ from pathlib import Path
 import orjson
 import psutil
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.settings import EngineSettings, LoraSettings
 from online_agent.errors import ConfigError
 from online_agent.serving.experts import recorded_experts
 from online_agent.supervisor.lifeline import die_with_parent
+from online_agent.weights.adapter import adapter_name, base_serving_dir, is_adapter, read_rank
 
 CPU_STUB_DIR = Path(__file__).parent / "cpu_stub"
 STOP_GRACE_S = 15.0
@@ -46,6 +47,9 @@ CPU_ARGS = (
     "--mem-fraction-static=0.2",
 )
 
+ADAPTERS_PER_BATCH = 4
+"""The base, the adapter that serves, the one before it, and one that is being tried by its probe."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
@@ -65,15 +69,23 @@ def context_length(settings: EngineSettings, serving_dir: Path) -> int:
 
 
 def engine_command(
-    settings: EngineSettings, serving_dir: Path, version: int, port: int, key_file: Path | None
+    settings: EngineSettings,
+    serving_dir: Path,
+    version: int,
+    port: int,
+    key_file: Path | None,
+    lora: LoraSettings | None = None,
 ) -> EngineCommand:
-    """What to run to serve ``serving_dir`` as ``version`` on 127.0.0.1:``port``."""
+    """What to run to serve ``serving_dir`` as ``version`` on 127.0.0.1:``port``; with ``lora``, also adapters over it.
+
+    Raises ConfigError for a version that is an adapter when there is no ``lora``.
+    """
     argv = [
         sys.executable,
         "-m",
         "sglang.launch_server",
         *(["--config", str(key_file)] if key_file else []),
-        f"--model-path={serving_dir}",
+        f"--model-path={base_serving_dir(serving_dir)}",
         f"--weight-version={version}",
         "--host=127.0.0.1",
         f"--port={port}",
@@ -89,9 +101,35 @@ def engine_command(
         "--log-level=warning",
         *(CPU_ARGS if settings.device == "cpu" else ()),
         *(["--enable-return-routed-experts"] if recorded_experts(settings, serving_dir) else []),
+        *_adapter_args(settings, serving_dir, version, lora),
         *settings.extra_args,
     ]
     return EngineCommand(tuple(argv), _environment(settings))
+
+
+def _adapter_args(
+    settings: EngineSettings, serving_dir: Path, version: int, lora: LoraSettings | None
+) -> tuple[str, ...]:
+    if lora is None:
+        if is_adapter(serving_dir):
+            raise ConfigError(f"version {version} is an adapter: set learner.actor = 'lora' to serve it")
+        return ()
+    rank, held = lora.rank, []
+    if is_adapter(serving_dir):
+        # A version that was trained at a larger rank is served all the same.
+        rank = max(rank, read_rank(serving_dir))
+        held = ["--lora-paths", f"{adapter_name(version)}={serving_dir}"]
+    return (
+        "--enable-lora",
+        "--lora-strict-loading",
+        f"--max-loras-per-batch={ADAPTERS_PER_BATCH}",
+        f"--max-lora-rank={rank}",
+        # The other backends are made of triton kernels.
+        *(["--lora-backend=torch_native"] if settings.device == "cpu" else []),
+        *held,
+        "--lora-target-modules",
+        *lora.target_modules,
+    )
 
 
 def _environment(settings: EngineSettings) -> dict[str, str]:
@@ -107,12 +145,22 @@ def _environment(settings: EngineSettings) -> dict[str, str]:
 class EngineProcess:
     """One server process. Make a new object for each start; ``start`` and ``stop`` do not raise on a dead process."""
 
-    def __init__(self, settings: EngineSettings, serving_dir: Path, version: int, *, port: int, run_dir: Path) -> None:
-        """``run_dir`` receives the key file and ``engine.log``."""
+    def __init__(
+        self,
+        settings: EngineSettings,
+        serving_dir: Path,
+        version: int,
+        *,
+        port: int,
+        run_dir: Path,
+        lora: LoraSettings | None = None,
+    ) -> None:
+        """``run_dir`` receives the key file and ``engine.log``; ``lora`` is the size of adapters to make room for."""
         self.url = f"http://127.0.0.1:{port}"
         self.version = version
         self.log_file = run_dir / "engine.log"
         self._settings, self._serving_dir, self._port, self._run_dir = settings, serving_dir, port, run_dir
+        self._lora = lora
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -131,7 +179,9 @@ class EngineProcess:
     def start(self) -> None:
         """The server process exists and loads its weights; ``readiness.wait_ready`` says when it can be used."""
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        command = engine_command(self._settings, self._serving_dir, self.version, self._port, self._write_keys())
+        command = engine_command(
+            self._settings, self._serving_dir, self.version, self._port, self._write_keys(), self._lora
+        )
         log = os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._process = subprocess.Popen(

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from online_agent.errors import EngineError, EngineUnavailable, SwapFailed
+from online_agent.serving.adapter_client import AdapterClient
+from online_agent.serving.adapter_swap import check_adapter
 from online_agent.serving.checksums import verify_checksums
 from online_agent.serving.client import EngineClient
 from online_agent.serving.launcher import EngineProcess
+from online_agent.weights.adapter import base_serving_dir, is_adapter
 
 POLL_S = 0.25
 
@@ -30,12 +33,19 @@ async def wait_ready(client: EngineClient, process: EngineProcess, serving_dir: 
 
 
 async def verify_served(client: EngineClient, serving_dir: Path, version: int) -> None:
-    """The server reports ``version`` and holds exactly the directory's bytes. Raises SwapFailed where it does not."""
+    """The server reports ``version`` and holds exactly the directory's bytes. Raises SwapFailed where it does not.
+
+    Of a version with an adapter: the bytes of its base, and an adapter that answers its probe.
+    """
     info = await client.model_info()
     if info.weight_version != version:
         raise SwapFailed(f"{client.base_url} serves version {info.weight_version}, not {version}")
     actual = await client.checksums()
-    await asyncio.to_thread(verify_checksums, serving_dir, actual)
+    await asyncio.to_thread(verify_checksums, base_serving_dir(serving_dir), actual)
+    if is_adapter(serving_dir):
+        if not isinstance(client, AdapterClient):
+            raise SwapFailed(f"version {version} is an adapter: learner.actor is not 'lora'")
+        await check_adapter(client, serving_dir, version)
 
 
 async def _until_healthy(client: EngineClient, process: EngineProcess) -> None:

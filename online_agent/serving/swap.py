@@ -8,6 +8,8 @@ Invariants
 - Between pause and resume no token is sampled, so no token is ever made by unverified weights.
 - Whatever goes wrong after the pause, the last good version is loaded and verified again before the engine resumes. An
   engine that cannot be put back stays paused, and EngineLost says to restart it.
+
+An engine whose policy is a base with adapters is not paused at all: see ``adapter_swap``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from online_agent.errors import EngineError, EngineLost, EngineRejected, SwapFailed
+from online_agent.errors import EngineError, EngineLost, EngineRejected, ForeignVersion, SwapFailed
+from online_agent.serving.adapter_client import AdapterClient
+from online_agent.serving.adapter_swap import restore_adapter, switch_adapter
 from online_agent.serving.client import EngineClient, EngineLoads
 from online_agent.serving.readiness import verify_served
 from online_agent.weights.fit import check_fits
@@ -47,6 +51,11 @@ async def swap(client: EngineClient, target: VersionDir, *, last_good: VersionDi
     """
     started_at = time.monotonic()
     await asyncio.to_thread(check_fits, target, last_good.manifest)
+    if isinstance(client, AdapterClient):
+        await switch_adapter(client, target, last_good, timeout_s)
+        return _report(target, last_good, started_at, time.monotonic(), EngineLoads(0, 0))
+    if target.manifest.base is not None:
+        raise ForeignVersion(f"version {target.manifest.version} is an adapter: learner.actor is not 'lora'")
     loads = await client.loads()
     paused_at = time.monotonic()
     try:
@@ -68,6 +77,8 @@ async def restore(client: EngineClient, version_dir: VersionDir, *, timeout_s: f
 
     Raises EngineLost when it cannot be brought there.
     """
+    if isinstance(client, AdapterClient):
+        return await restore_adapter(client, version_dir.serving_dir, version_dir.manifest.version, timeout_s)
     try:
         async with asyncio.timeout(timeout_s):
             await _load_paused(client, version_dir, timeout_s)

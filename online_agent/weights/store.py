@@ -17,7 +17,7 @@ from pathlib import Path
 
 from online_agent.errors import Conflict, CorruptVersion, StorageFull
 from online_agent.types import VersionOrigin
-from online_agent.weights.adapter import is_adapter, read_base
+from online_agent.weights.adapter import Base, check_belongs, is_adapter, read_base
 from online_agent.weights.files import (
     exclusive_directory,
     fsync_path,
@@ -73,6 +73,18 @@ class WeightStore:
     def open(self, version: int) -> VersionDir:
         """The version, every file of it compared with the manifest. Raises CorruptVersion saying what differs."""
         return verify(self.path(version), version)
+
+    def open_base(self, version_dir: VersionDir) -> VersionDir:
+        """What an adapter's version adapts, verified; the version itself where it is whole.
+
+        Raises CorruptVersion, and ForeignVersion when other weights lie under the base's number.
+        """
+        base = version_dir.manifest.base
+        if base is None:
+            return version_dir
+        found = self.open(base.version)
+        check_belongs(version_dir.manifest.version, base, Base(base.version, found.manifest.content_hash))
+        return found
 
     def versions(self) -> list[int]:
         """The numbers of all published directories, verified or not, in order."""

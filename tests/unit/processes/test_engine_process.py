@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import EngineSettings, Settings
+from online_agent.config.settings import EngineSettings, LoraSettings, Settings
 from online_agent.errors import EngineUnavailable, SwapFailed
 from online_agent.processes import engine
 from online_agent.store.records import VersionNew
@@ -66,7 +66,16 @@ class Machine:
             tx.weights.insert(VersionNew(version, VersionOrigin.SEED, state=VersionState.SERVING))
         return serving_dir
 
-    def launch(self, _: EngineSettings, serving_dir: Path, version: int, *, port: int, run_dir: Path) -> ScriptedServer:
+    def launch(
+        self,
+        _: EngineSettings,
+        serving_dir: Path,
+        version: int,
+        *,
+        port: int,
+        run_dir: Path,
+        lora: LoraSettings | None = None,
+    ) -> ScriptedServer:
         self.servers.append(ScriptedServer(self.holds or serving_dir, version, port))
         return self.servers[-1]
 

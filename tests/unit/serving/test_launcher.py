@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +12,11 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.settings import EngineSettings, LoraSettings
 from online_agent.errors import ConfigError
 from online_agent.serving import launcher
 from online_agent.serving.launcher import CPU_STUB_DIR, EngineCommand, EngineProcess, context_length, engine_command
+from online_agent.weights.adapter import Base, write_base
 from tests.waiting import until
 
 KEY = "a-very-secret-key"
@@ -49,6 +52,51 @@ def test_a_gpu_server_gets_neither_stub_nor_cpu_flags(model_dirs: dict[int, Path
     assert str(CPU_STUB_DIR) not in command.env.get("PYTHONPATH", "")
 
 
+LORA = LoraSettings(rank=8, target_modules=("o_proj", "down_proj"))
+
+
+def test_a_server_with_adapters_has_room_for_those_of_the_settings(model_dirs: dict[int, Path]) -> None:
+    on_cpu = engine_command(EngineSettings(), model_dirs[1], 1, 5000, None, LORA)
+    given = options(on_cpu)
+    assert {"--enable-lora", "--lora-strict-loading"} <= set(given)
+    assert (given["--max-lora-rank"], given["--lora-backend"]) == ("8", "torch_native")
+    at = on_cpu.argv.index("--lora-target-modules")
+    assert on_cpu.argv[at + 1 :] == ("o_proj", "down_proj")
+    assert "--lora-backend" not in options(
+        engine_command(EngineSettings(device="cuda"), model_dirs[1], 1, 5000, None, LORA)
+    )
+    assert "--enable-lora" not in options(engine_command(EngineSettings(), model_dirs[1], 1, 5000, None))
+
+
+def adapter_of(model_dir: Path, root: Path, *, rank: int) -> Path:
+    """The served directory of version 3, an adapter of version 0."""
+    shutil.copytree(model_dir, root / "v000000" / "serving")
+    serving_dir = root / "v000003" / "serving"
+    shutil.copytree(model_dir, serving_dir, ignore=shutil.ignore_patterns("*.safetensors"))
+    (serving_dir / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    write_base(serving_dir, Base(0, "f" * 64))
+    return serving_dir
+
+
+def test_a_version_with_an_adapter_is_served_over_its_base_from_the_start(
+    model_dirs: dict[int, Path], tmp_path: Path
+) -> None:
+    serving_dir = adapter_of(model_dirs[1], tmp_path, rank=32)
+    command = engine_command(EngineSettings(), serving_dir, 3, 5000, None, LORA)
+    given = options(command)
+    assert given["--model-path"] == str(tmp_path / "v000000" / "serving")
+    assert (given["--weight-version"], given["--max-lora-rank"]) == ("3", "32")
+    at = command.argv.index("--lora-paths")
+    assert command.argv[at + 1] == f"v000003={serving_dir}"
+
+
+def test_an_adapter_is_not_served_by_a_configuration_that_would_not_ask_for_it(
+    model_dirs: dict[int, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"version 3 is an adapter: set learner\.actor"):
+        engine_command(EngineSettings(), adapter_of(model_dirs[1], tmp_path, rank=8), 3, 5000, None)
+
+
 def test_the_context_is_never_longer_than_the_model(model_dirs: dict[int, Path], tmp_path: Path) -> None:
     assert context_length(EngineSettings(context_length=512), model_dirs[1]) == 512
     assert context_length(EngineSettings(context_length=5000), model_dirs[1]) == 1024
@@ -60,7 +108,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """The server is a small script instead."""
 
     def command(
-        settings: EngineSettings, serving_dir: Path, version: int, port: int, keys: Path | None
+        settings: EngineSettings, serving_dir: Path, version: int, port: int, keys: Path | None, lora: object
     ) -> EngineCommand:
         assert keys is None or keys.stat().st_mode & 0o077 == 0
         return EngineCommand((sys.executable, "-c", script), dict(os.environ))

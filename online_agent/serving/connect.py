@@ -1,0 +1,20 @@
+"""The client that fits the engine of a configuration: one that names adapters where the policy is made of them."""
+
+from __future__ import annotations
+
+from online_agent.config.settings import Settings
+from online_agent.serving.adapter_client import AdapterClient
+from online_agent.serving.client import EngineClient
+
+
+def connect(settings: Settings, *, vocab_size: int = 0, context_length: int = 0) -> EngineClient:
+    """A client of ``engine.url``; both numbers are needed to generate, not to administer."""
+    engine = settings.engine
+    kind = EngineClient if settings.learner.adapter is None else AdapterClient
+    return kind(
+        engine.url,
+        engine.api_key.get_secret_value(),
+        engine.request_timeout_s,
+        vocab_size=vocab_size,
+        context_length=context_length,
+    )
