@@ -22,6 +22,7 @@ from online_agent.agent.requests import EpisodeEvent, observation_event, tool_ca
 from online_agent.agent.world import World
 from online_agent.errors import EngineRejected
 from online_agent.rendering import Piece, parse_tool_calls
+from online_agent.store.expert_rows import pack_experts
 from online_agent.store.records import ChangeRecord, TurnNew
 from online_agent.types import Generation, Limits, Sampling, Span, SpanKind, StopReason, ToolCall
 
@@ -40,7 +41,7 @@ class AgentLoop:
         self._policy, self._world, self._sampling, self._limits = policy, world, sampling, limits
         self._record, self._tell = record, tell
         self._tokens = np.empty(policy.max_sequence_tokens, np.int32)
-        self._num_tokens = self._num_sampled = 0
+        self._num_tokens = self._num_sampled = self._num_routed = 0
 
     async def run(self) -> StopReason:
         """Why the episode ended. Raises EngineError or SandboxFailed for an outage.
@@ -84,7 +85,7 @@ class AgentLoop:
         started_at = time.monotonic()
         sampling = replace(self._sampling, max_new_tokens=min(self._sampling.max_new_tokens, self._room_after(())))
         try:
-            generation = await self._policy.sample(self._tokens[: self._num_tokens], sampling)
+            generation = await self._policy.sample(self._tokens[: self._num_tokens], sampling, self._num_routed)
         except CutShort as cut:
             if cut.generation is not None:
                 partial = self._sampled(turn, leading, cut.generation, started_at)
@@ -105,7 +106,16 @@ class AgentLoop:
             num_cached_tokens=generation.num_cached_tokens,
             num_retractions=generation.num_retractions,
             latency_s=time.monotonic() - started_at,
+            routed_experts=self._packed_experts(generation),
         )
+
+    def _packed_experts(self, generation: Generation) -> bytes | None:
+        """Those of the tokens that no earlier turn covers. What a turn fails to return, the next one is asked for."""
+        if generation.routed_experts is None:
+            return None
+        packed = pack_experts(generation.routed_experts, first_token=self._num_routed)
+        self._num_routed += len(generation.routed_experts)
+        return packed
 
     async def _answer(self, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
         """Calls run in their order; those after a final one are not run."""

@@ -23,7 +23,13 @@ class Engine(Protocol):
     def max_sequence_tokens(self) -> int: ...
 
     async def generate(
-        self, input_ids: Int32Array, sampling: Sampling, stop_token_ids: Sequence[int], rid: str
+        self,
+        input_ids: Int32Array,
+        sampling: Sampling,
+        stop_token_ids: Sequence[int],
+        rid: str,
+        *,
+        experts_from: int = 0,
     ) -> Generation: ...
 
     async def abort(self, rid: str) -> None: ...
@@ -53,16 +59,17 @@ class Policy:
         if self._outage is not None:
             raise self._outage
 
-    async def sample(self, token_ids: Int32Array, sampling: Sampling) -> Generation:
+    async def sample(self, token_ids: Int32Array, sampling: Sampling, experts_from: int = 0) -> Generation:
         """One assistant turn. An engine that is restarting is asked again until the caller's deadline.
 
+        The experts that it used come back for the tokens from ``experts_from`` on, where the engine returns them.
         Raises EngineRejected or EngineProtocolError, Conflict when another version than the pinned one answers, and
         CutShort with the partial turn when cancelled.
         """
         delay_s = FIRST_RETRY_S
         while True:
             try:
-                generation = await self._ask(token_ids, sampling)
+                generation = await self._ask(token_ids, sampling, experts_from)
                 self._outage = None
                 self._check_version(generation)
                 return generation
@@ -76,9 +83,10 @@ class Policy:
         if self._pinned_version is not None and versions - {self._pinned_version}:
             raise Conflict(f"version {max(versions)} answered an episode pinned to version {self._pinned_version}")
 
-    async def _ask(self, token_ids: Int32Array, sampling: Sampling) -> Generation:
-        rid = new_rid()
-        call = asyncio.ensure_future(self._engine.generate(token_ids, sampling, self.renderer.stop_token_ids, rid))
+    async def _ask(self, token_ids: Int32Array, sampling: Sampling, experts_from: int) -> Generation:
+        rid, stop_token_ids = new_rid(), self.renderer.stop_token_ids
+        generating = self._engine.generate(token_ids, sampling, stop_token_ids, rid, experts_from=experts_from)
+        call = asyncio.ensure_future(generating)
         try:
             generation = await asyncio.shield(call)
         except asyncio.CancelledError:

@@ -7,6 +7,7 @@ It passes the contract suite that the real server passes. Tests script what it s
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import socket
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import uvicorn
 from safetensors.numpy import load_file
@@ -25,6 +27,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from online_agent.serving.experts import ExpertShape
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -67,6 +71,7 @@ class ScriptedEngine:
         self.faults: deque[str] = deque()
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.token_delay_s = 0.0
+        self.experts: ExpertShape | None = None
         self.model_path, self.version_label = str(model_dir or ""), str(version)
         self._parameters = _served_parameters(model_dir) if model_dir else {}
         self._running: dict[str, _Running] = {}
@@ -157,7 +162,7 @@ class ScriptedEngine:
         return self.faults.popleft() if self.faults and self.faults[0] in names else ""
 
     async def _generate(self, body: dict[str, Any]) -> Response:
-        input_ids, params = body["input_ids"], body["sampling_params"]
+        input_ids = body["input_ids"]
         if self._take_fault("error_500"):
             return _json({"error": {"message": "scheduler trouble"}}, 500)
         if max(input_ids) >= self.vocab_size:
@@ -170,13 +175,14 @@ class ScriptedEngine:
         run = self._running[body["rid"]] = _Running(body["rid"])
         self._is_idle.clear()
         try:
-            return await self._play(run, input_ids, params)
+            return await self._play(run, body)
         finally:
             del self._running[run.rid]
             if not self._running:
                 self._is_idle.set()
 
-    async def _play(self, run: _Running, input_ids: list[int], params: dict[str, Any]) -> Response:
+    async def _play(self, run: _Running, body: dict[str, Any]) -> Response:
+        input_ids, params = body["input_ids"], body["sampling_params"]
         reply = self.replies.popleft() if self.replies else Reply(self._own_words(input_ids, params))
         await asyncio.sleep(reply.delay_s)
         cached = max((_common_prefix(input_ids, entry) for entry in self._cache), default=0)
@@ -212,6 +218,9 @@ class ScriptedEngine:
             "weight_versions": _spans(run.versions),
             "output_token_logprobs": [[p, i, None] for p, i in zip(logprobs, sampled, strict=False)],
         }
+        if self.experts is not None and body.get("return_routed_experts"):
+            rows = experts_of(input_ids + sampled, self.experts)[body.get("routed_experts_start_len", 0) : -1]
+            meta["routed_experts"] = base64.b64encode(rows.astype("<i4").tobytes()).decode()
         return _json({"output_ids": sampled, "meta_info": meta | reply.raw})
 
     def _own_words(self, input_ids: list[int], params: dict[str, Any]) -> list[int]:
@@ -281,6 +290,13 @@ class ScriptedEngine:
 
     async def _health(self, body: dict[str, Any]) -> Response:
         return Response(status_code=200 if self._is_open.is_set() else 503)
+
+
+def experts_of(token_ids: Sequence[int], shape: ExpertShape) -> npt.NDArray[np.uint8]:
+    """(T, L, K) the experts that the scripted engine uses: a fixed function of token, position and layer."""
+    at_T = np.asarray(token_ids, np.int64) + np.arange(len(token_ids))
+    first_TL = at_T[:, None] + 3 * np.arange(shape.num_layers)
+    return ((first_TL[..., None] + np.arange(shape.num_chosen)) % shape.num_experts).astype(np.uint8)
 
 
 class _QuietServer(uvicorn.Server):
