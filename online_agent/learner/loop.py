@@ -68,6 +68,7 @@ class LearnerLoop:
         self._weights = weights
         self._trainer = trainer
         self._settings = settings
+        self._group_size = settings.recipe.group_size
         self._on_committed = on_committed
         self._on_stage = on_stage
         self._incarnation = secrets.token_hex(8)
@@ -103,7 +104,7 @@ class LearnerLoop:
         """One step if one is due. False when there was nothing to do and the caller should wait."""
         self._beat()
         with self._db.reading() as tx:
-            control, queue = tx.control.get(), tx.episodes.queue()
+            control, queue = tx.control.get(), tx.episodes.queue(self._group_size)
         if self._has_moved(control):
             self._follow(control)
         if control.is_paused or queue.num_ready < self._settings.learner.batch_episodes:
@@ -154,7 +155,13 @@ class LearnerLoop:
         learner = self._settings.learner
         with self._db.transaction() as tx:
             step = tx.steps.next_step()
-            episodes = tx.episodes.reserve(step, learner.batch_episodes, self.version, learner.max_staleness_versions)
+            episodes = tx.episodes.reserve(
+                step,
+                learner.batch_episodes,
+                self.version,
+                learner.max_staleness_versions,
+                group_size=self._group_size,
+            )
             if not episodes:
                 return None
             ids = [episode.id for episode in episodes]
