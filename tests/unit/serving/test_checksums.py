@@ -57,6 +57,30 @@ def test_c14_an_engine_that_reports_nothing_or_something_unknown_is_not_verified
         verify_checksums(serving_dir, served() | {"other.weight": "0" * 16})
 
 
+def test_the_experts_of_a_mixture_are_known_in_their_order_also_beyond_nine(tmp_path: Path) -> None:
+    experts = "model.layers.0.mlp.experts"
+    matrices = {
+        f"{experts}.{e}.{p}_proj.weight": RNG.standard_normal((2, 4) if p != "down" else (4, 2)).astype(np.float32)
+        for e in range(11)
+        for p in ("gate", "up", "down")
+    }
+    save_file(matrices, tmp_path / "model.safetensors")
+    parts = [[matrices[f"{experts}.{e}.{p}_proj.weight"] for p in ("gate", "up", "down")] for e in range(11)]
+    actual = {
+        f"{experts}.w13_weight": sha(*(matrix for gate, up, _ in parts for matrix in (gate, up))),
+        f"{experts}.w2_weight": sha(*(down for _, _, down in parts)),
+    }
+    verify_checksums(tmp_path, actual)
+    for name in actual:
+        with pytest.raises(SwapFailed, match=name):
+            verify_checksums(tmp_path, actual | {name: "0" * 16})
+
+
+def test_served_experts_of_a_directory_without_any_are_not_verified(serving_dir: Path) -> None:
+    with pytest.raises(SwapFailed, match=r"experts\.0\.gate_proj\.weight is not in the directory"):
+        verify_checksums(serving_dir, served() | {"model.layers.0.mlp.experts.w13_weight": "0" * 16})
+
+
 def test_an_engine_that_serves_rounded_values_is_verified_too(serving_dir: Path) -> None:
     def bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
         """To the nearest, ties to even, by comparing the two neighbours."""
