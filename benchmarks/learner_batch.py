@@ -2,8 +2,8 @@
 
 The conversations are the scripted worker's on tasks of the train split, laid out by the renderer that serves the
 policy, so tokens, turn structure, the shared beginning and the mix of lengths are the environment's own. Tools have
-their own names and the worker never gives up early. 48 of them: 110 to 252 tokens, median 158, 31 % of them actions; 32 that a
-service recorded in a demonstration: 102 to 265, median 145, 27 %.
+their own names and the worker never gives up early. 48 of them: 110 to 252 tokens, median 158, 31 % of them actions;
+32 that a service recorded in a demonstration: 102 to 265, median 145, 27 %.
 """
 
 from __future__ import annotations
