@@ -83,7 +83,7 @@ class Scorer:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """The network has these weights, named as in a Hugging Face checkpoint.
+        """The network has these weights, named as ``read_weights`` names them.
 
         Raises CorruptVersion when one is missing or of another shape; the network is then of no version.
         """
@@ -107,11 +107,12 @@ class Scorer:
 
 
 def read_weights(serving_dir: Path) -> dict[str, Tensor]:
-    """The tensors of a served version, fp32. Raises CorruptVersion for a file that cannot be read."""
+    """The tensors of a served version as training names them, fp32. Raises CorruptVersion for one that cannot be read."""
     tensors: dict[str, Tensor] = {}
     try:
         for shard in sorted(serving_dir.glob("*.safetensors")):
             tensors.update(load_file(shard))
-    except (OSError, SafetensorError) as error:
+        fused = fuse_experts(tensors)
+    except (OSError, SafetensorError, KeyError) as error:
         raise CorruptVersion(f"cannot read the weights in {serving_dir.name}: {error}") from error
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    return {name: tensor.float() for name, tensor in fused.items()}

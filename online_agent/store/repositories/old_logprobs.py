@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, text
 
 from online_agent.errors import MisalignedEpisode
 from online_agent.store.encoding import unpack_spans
 from online_agent.store.models import Episode, OldLogprobs, PartialGeneration, Turn
+from online_agent.store.models.episodes import QUEUED
 from online_agent.store.repositories.base import Repository
 from online_agent.types import EpisodeStatus, Float32Array, Int32Array, Span, TrainingEpisode, training_episode
 
@@ -47,6 +48,14 @@ class OldLogprobRepository(Repository):
         turns, partials = self._turn_spans(ids), self._partial_spans(ids)
         episodes = [_laid_out(row.id, row.temperature, turns[row.id], partials.get(row.id, ())) for row in rows]
         return self.fill([e for e in episodes if e is not None and (e.versions == version).any()])
+
+    def upcoming(self, num: int) -> list[TrainingEpisode]:
+        """The ``num`` oldest of the training queue: most of the next batch. The reward is not filled in."""
+        query = select(Episode.id, Episode.temperature).where(text(QUEUED))
+        rows = self._db.execute(query.order_by(Episode.finished_at, Episode.id).limit(num)).all()
+        turns = self._turn_spans([row.id for row in rows])
+        episodes = [_whole(row.id, row.temperature, turns[row.id]) for row in rows]
+        return [episode for episode in episodes if episode is not None]
 
     def fill(self, episodes: Sequence[TrainingEpisode]) -> list[TrainingEpisode]:
         """The episodes with ``old_logprobs`` where they are stored, NaN elsewhere."""

@@ -14,7 +14,15 @@ from online_agent.store.records import InterruptionState, PartialGenerationNew
 from online_agent.store.session import Database
 from online_agent.types import Span, SpanKind, StopReason, TrainingEpisode, VersionRun
 from tests.database_fixtures import ManualClock
-from tests.fakes.episodes import TENANT, finished_episode, graded_episode, make_turn, open_episode
+from tests.fakes.episodes import (
+    TENANT,
+    finished_episode,
+    graded_episode,
+    make_turn,
+    open_episode,
+    reserve_step,
+    seed_version,
+)
 
 S = InterruptionState
 
@@ -179,6 +187,22 @@ def test_an_erased_episode_is_left_out_of_everything(db: Database) -> None:
     with db.reading() as tx:
         for table in ("old_logprobs", "partial_generations"):
             assert tx.connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
+
+
+def test_the_next_batch_is_the_oldest_of_the_queue(db: Database, clock: ManualClock) -> None:
+    seed_version(db)
+    reserved = graded_episode(db, [0])
+    assert reserve_step(db, 1) == 1
+    ids = []
+    for reward in (1.0, 0.0, 1.0):
+        clock.advance(1)
+        ids.append(graded_episode(db, [0], reward=reward))
+    graded_episode(db, [0], split="heldout")
+    with db.reading() as tx:
+        upcoming = tx.old_logprobs.upcoming(2)
+    assert [episode.id for episode in upcoming] == ids[:2]
+    assert reserved not in ids
+    assert upcoming[0].num_action_tokens == 6
 
 
 # --- what is stored -------------------------------------------------------------------------------------------------
