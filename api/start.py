@@ -17,6 +17,7 @@ from online_agent.errors import ConfigError
 from online_agent.jobs.enqueue import JobQueue, tolerant
 from online_agent.rendering.renderer import ChatRenderer
 from online_agent.serving.connect import connect
+from online_agent.serving.experts import recorded_experts
 from online_agent.serving.launcher import context_length
 from online_agent.store.session import Database
 from online_agent.weights.store import WeightStore
@@ -42,7 +43,10 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         model_dir = await asyncio.to_thread(_model_dir, weights)
         renderer = await asyncio.to_thread(ChatRenderer.load, model_dir)
         engine = connect(
-            settings, vocab_size=renderer.vocab_size, context_length=context_length(settings.engine, model_dir)
+            settings,
+            vocab_size=renderer.vocab_size,
+            context_length=context_length(settings.engine, model_dir),
+            experts=recorded_experts(settings.engine, model_dir),
         )
         stack.push_async_callback(engine.aclose)
         sandbox = _sandbox(settings.sandbox)

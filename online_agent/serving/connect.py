@@ -5,10 +5,16 @@ from __future__ import annotations
 from online_agent.config.settings import Settings
 from online_agent.serving.adapter_client import AdapterClient
 from online_agent.serving.client import EngineClient
+from online_agent.serving.experts import ExpertShape
 
 
-def connect(settings: Settings, *, vocab_size: int = 0, context_length: int = 0) -> EngineClient:
-    """A client of ``engine.url``; both numbers are needed to generate, not to administer."""
+def connect(
+    settings: Settings, *, vocab_size: int = 0, context_length: int = 0, experts: ExpertShape | None = None
+) -> EngineClient:
+    """A client of ``engine.url``; both numbers are needed to generate, not to administer.
+
+    ``experts``: those that it asks for with every generation (``serving/experts.py: recorded_experts``).
+    """
     engine = settings.engine
     kind = EngineClient if settings.learner.adapter is None else AdapterClient
     return kind(
@@ -17,4 +23,5 @@ def connect(settings: Settings, *, vocab_size: int = 0, context_length: int = 0)
         engine.request_timeout_s,
         vocab_size=vocab_size,
         context_length=context_length,
+        experts=experts,
     )

@@ -21,6 +21,7 @@ from torch import Tensor
 from online_agent.config.settings import LearnerSettings
 from online_agent.errors import CorruptVersion
 from online_agent.learner.batching import MicroBatch, collate, plan
+from online_agent.learner.expert_layout import fuse_experts
 from online_agent.learner.models import Actor, load_causal_lm
 from online_agent.types import Float32Array, TrainingEpisode
 
@@ -107,7 +108,7 @@ class Scorer:
 
 
 def read_weights(serving_dir: Path) -> dict[str, Tensor]:
-    """The tensors of a served version as training names them, fp32. Raises CorruptVersion for one that cannot be read."""
+    """The tensors of a served version as training names them, fp32. Raises CorruptVersion where they cannot be read."""
     tensors: dict[str, Tensor] = {}
     try:
         for shard in sorted(serving_dir.glob("*.safetensors")):
