@@ -36,13 +36,14 @@ def list_episodes(
     ] = None,
     env: Annotated[str | None, typer.Option(help="Only episodes of this environment.")] = None,
     weight_version: Annotated[int | None, typer.Option(help="Only episodes that this version sampled in.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only the members of this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List episodes, newest first."""
     from online_agent.cli.client import connect
 
-    rows = connect().rows("/v1/episodes", limit, status=status, env=env, weight_version=weight_version)
+    rows = connect().rows("/v1/episodes", limit, status=status, env=env, weight_version=weight_version, group_id=group)
     show_rows(rows, _COLUMNS, as_json=as_json, empty="no episodes")
 
 
@@ -70,9 +71,15 @@ def run(
     ] = None,
     split: Annotated[Split, typer.Option(help="From which tasks to draw.")] = Split.TRAIN,
     greedy: Annotated[bool, typer.Option("--greedy", help="Temperature 0: for looking, never trained on.")] = False,
+    group_size: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Run the task this many times at once, as a group.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the agent work on one task, wait for the verdict and show what it did."""
+    """Let the agent work on one task, wait for the verdict and show what it did.
+
+    Of a group, one line a member: `episodes show` says what each did.
+    """
     from online_agent.cli.client import connect
 
     body: dict[str, Any] = {"env": env, "split": split.value}
@@ -80,9 +87,16 @@ def run(
         body["task_id"] = task_id
     if greedy:
         body["sampling"] = {"temperature": 0.0}
+    if group_size is not None:
+        body["group_size"] = group_size
     api = connect(_RUN_TIMEOUT_S)
-    episode_id = api.post("/v1/episodes", body, wait="true")["id"]
-    row = api.get(f"/v1/episodes/{episode_id}", include="turns")
+    answer = api.post("/v1/episodes", body, wait="true")
+    if answer.get("members"):
+        if not as_json:
+            typer.echo(f"group {answer['group_id']}")
+        show_rows(answer["members"], _COLUMNS, as_json=as_json)
+        return
+    row = api.get(f"/v1/episodes/{answer['id']}", include="turns")
     if as_json:
         show_json(row)
     else:

@@ -80,6 +80,30 @@ def test_episodes_run_waits_and_shows_the_turns_and_the_verdict(api: ScriptedApi
     assert body == {"env": "bug_repair", "split": "train", "task_id": "train-7", "sampling": {"temperature": 0.0}}
 
 
+def test_a_group_is_run_and_shown_one_line_a_member(api: ScriptedApi, run: Run) -> None:
+    members = [{**EPISODE, "group_id": "grp_1"}, {**EPISODE, "id": "ep_2", "group_id": "grp_1"}]
+    api.answers["POST /v1/episodes"] = (201, {**members[0], "episode_ids": ["ep_1", "ep_2"], "members": members})
+    result = run("episodes", "run", "bug_repair", "--group-size", "2")
+    assert result.exit_code == 0
+    assert all(text in result.output for text in ("group grp_1\n", "ep_1", "ep_2"))
+    assert api.calls[0][3] == {"env": "bug_repair", "split": "train", "group_size": 2}
+    assert len(api.calls) == 1
+    as_json = run("episodes", "run", "bug_repair", "--group-size", "2", "--json")
+    assert [row["id"] for row in json.loads(as_json.output)] == ["ep_1", "ep_2"]
+
+
+@pytest.mark.parametrize("size", ["0", "65"])
+def test_a_group_of_another_size_than_1_to_64_is_not_sent(api: ScriptedApi, run: Run, size: str) -> None:
+    assert run("episodes", "run", "bug_repair", "--group-size", size).exit_code == 2
+    assert api.calls == []
+
+
+def test_the_members_of_a_group_are_listed(api: ScriptedApi, run: Run) -> None:
+    api.answers["GET /v1/episodes"] = (200, {"data": [EPISODE], "next_cursor": None})
+    assert run("episodes", "list", "--group", "grp_1").exit_code == 0
+    assert api.calls[0][2] == {"limit": ["20"], "group_id": ["grp_1"]}
+
+
 def test_feedback_needs_something_to_say(api: ScriptedApi, run: Run) -> None:
     result = run("episodes", "feedback", "ep_1")
     assert result.exit_code == 2
