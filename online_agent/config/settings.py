@@ -129,6 +129,7 @@ class LearnerSettings(Section):
     critic_clip_norm: PositiveFloat = 100.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     micro_batch_tokens: PositiveInt = 4096
+    batching: Literal["buckets", "packed"] = "buckets"  # rows of like length padded, or rows end to end (flash-attn)
     zero_stage: Literal[1, 2, 3] = 2
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["cpu", "cuda"] = "cpu"
@@ -197,6 +198,25 @@ class ApiSettings(Section):
     held_timeout_s: PositiveFloat = 60.0
 
 
+class GatewaySettings(Section):
+    """Clients' own agents, served through the OpenAI and Anthropic protocols.
+
+    An episode without a call for ``idle_timeout_s`` is over; one that nobody rewards within ``reward_wait_s`` of its
+    end is dropped. An engine that is away is asked again for ``engine_wait_s``.
+    """
+
+    model_name: Annotated[str, Field(min_length=1, max_length=100)] = "online-agent"
+    max_new_tokens: PositiveInt = 1024
+    max_choices: PositiveInt = 8
+    max_messages: PositiveInt = 4096
+    max_tools: PositiveInt = 256
+    max_calls_in_flight: PositiveInt = 1024
+    engine_wait_s: PositiveFloat = 10.0
+    idle_timeout_s: PositiveFloat = 1800.0
+    reward_wait_s: PositiveFloat = 604_800.0
+    sweep_s: PositiveFloat = 15.0
+
+
 class Settings(BaseSettings):
     """The whole configuration. ``data_dir`` holds the database, weights, logs and keys."""
 
@@ -217,6 +237,7 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     drift: DriftSettings = DriftSettings()
     api: ApiSettings = ApiSettings()
+    gateway: GatewaySettings = GatewaySettings()
 
     @model_validator(mode="after")
     def _recipes_fit(self) -> Self:

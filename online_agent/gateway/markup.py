@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -45,6 +46,10 @@ class Called:
     @property
     def spoken(self) -> SpokenCall:
         return SpokenCall(self.name, self.arguments)
+
+    def read_arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = orjson.loads(self.arguments)
+        return arguments
 
 
 Fragment = Said | Thought | Called

@@ -120,7 +120,7 @@ class Database:
     def __init__(self, url: str, busy_timeout_s: float = 30.0, clock: Clock = time.time) -> None:
         self._url = database_url(url)
         self._busy_timeout_s = busy_timeout_s
-        self._clock = clock
+        self.clock = clock
         self._path = sqlite_path(self._url)
         self._writer = write_engine(self._url, busy_timeout_s)
         self._reader = read_engine(self._url, busy_timeout_s)
@@ -148,11 +148,11 @@ class Database:
         """
         if self._path is None:
             with _translated_errors(), self._writer.begin() as connection:
-                yield Transaction(connection, self._clock)
+                yield Transaction(connection, self.clock)
             return
         with self._exclusive(), _translated_errors():
             with self._writer.begin() as connection:
-                yield Transaction(connection, self._clock)
+                yield Transaction(connection, self.clock)
             self._num_commits += 1
             if self._num_commits % _WAL_CHECK_EVERY == 0:
                 self._bound_wal()
@@ -161,7 +161,7 @@ class Database:
     def reading(self) -> Iterator[Transaction]:
         """Reads only: a write raises. Each statement sees what is committed when it runs."""
         with _translated_errors(), self._reader.connect() as connection:
-            yield Transaction(connection, self._clock)
+            yield Transaction(connection, self.clock)
 
     def wal_bytes(self) -> int:
         """Size of SQLite's write-ahead log, 0 for PostgreSQL."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from online_agent.store.records.episodes import TurnNew
 from online_agent.store.records.json import Json
-from online_agent.types import EpisodeStatus, Span
+from online_agent.types import EpisodeStatus, Span, StopReason
 
 CLIENT_ENV = "client"
 """The environment of episodes whose tools and verdict are the client's own."""
@@ -22,12 +22,20 @@ class ClientEpisodeRecord:
     name: str | None
     parent_id: str | None
     status: EpisodeStatus
+    stop_reason: StopReason | None
     active_at: float
     num_turns: int
     num_segments: int
     num_action_tokens: int
     num_kept_tokens: int
     num_discarded_tokens: int
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it takes answers: it is open, or was only idle and has no reward yet."""
+        return self.status is EpisodeStatus.OPEN or (
+            self.status is EpisodeStatus.FINISHED and self.stop_reason is StopReason.IDLE
+        )
 
     @property
     def num_sampled_tokens(self) -> int:

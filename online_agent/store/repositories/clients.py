@@ -39,6 +39,7 @@ _EPISODE = (
     ClientEpisode.name,
     ClientEpisode.parent_id,
     Episode.status,
+    Episode.stop_reason,
     ClientEpisode.active_at,
     Episode.num_turns,
     ClientEpisode.num_segments,
@@ -129,16 +130,14 @@ class ClientRepository(ClientRows, ClientRewardRows):
 
     def _active(self, episode_id: str) -> ClientEpisodeRecord:
         """The episode, open and locked. One that was only idle is open again."""
-        locked = select(Episode.status, Episode.stop_reason).where(Episode.id == episode_id).with_for_update()
-        row = self._db.execute(locked).one_or_none()
-        if row is None:
-            raise NotFound(f"no episode {episode_id!r}")
-        if row.status == EpisodeStatus.FINISHED and row.stop_reason == StopReason.IDLE:
+        self._db.execute(select(Episode.id).where(Episode.id == episode_id).with_for_update()).one_or_none()
+        episode = self.get(episode_id)
+        if not episode.is_active:
+            raise Conflict(f"episode {episode_id} is {episode.status}: it takes no more answers", param="X-Episode-Id")
+        if episode.status is EpisodeStatus.FINISHED:
             reopened = {"status": EpisodeStatus.OPEN, "stop_reason": None, "finished_at": None}
             self._db.execute(update(Episode).where(Episode.id == episode_id).values(reopened))
-        elif row.status != EpisodeStatus.OPEN:
-            raise Conflict(f"episode {episode_id} is {row.status}: it takes no more answers", param="X-Episode-Id")
-        return self.get(episode_id)
+        return episode
 
     def _retried(self, tree: TurnTree, new: CompletionNew) -> CompletionLink | None:
         """The last answer to the very same call, if it had been given before this one came in and led to nothing."""
@@ -263,8 +262,9 @@ def _num_kept(new: CompletionNew) -> int:
 
 
 def _episode(row: Any) -> ClientEpisodeRecord:
-    episode_id, tenant_id, name, parent_id, status, *counts = row
-    return ClientEpisodeRecord(episode_id, tenant_id, name, parent_id, EpisodeStatus(status), *counts)
+    episode_id, tenant_id, name, parent_id, status, stop_reason, *counts = row
+    reason = None if stop_reason is None else StopReason(stop_reason)
+    return ClientEpisodeRecord(episode_id, tenant_id, name, parent_id, EpisodeStatus(status), reason, *counts)
 
 
 def _completion(row: Any) -> CompletionRecord:

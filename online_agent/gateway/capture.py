@@ -1,0 +1,160 @@
+"""What an answer leaves in the store: one short transaction, committed before the client has the end of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from online_agent.agent.group_writer import GroupWriter
+from online_agent.errors import OnlineAgentError
+from online_agent.gateway.calls import ChatCall
+from online_agent.gateway.fingerprints import extended, message_fingerprint
+from online_agent.gateway.prompts import Prompt
+from online_agent.gateway.sampler import SampledChoice
+from online_agent.store.records import CompletionNew, EpisodeNew, TurnNew
+from online_agent.store.session import Database, Transaction
+from online_agent.types import Sampling, Span, SpanKind, StopReason, ToolCall
+
+CLIENT_LEFT = "the client left before the answer was whole"
+RESHAPING = ("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "top_k", "min_p")
+"""Sampling parameters after which the engine's log-probs are not those of the distribution that was sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The episode an answer belongs to. ``new`` is its row, should it not be there yet.
+
+    ``is_unnamed``: the client does not know of it before its first answer, so an answer cut short ends it.
+    """
+
+    new: EpisodeNew
+    name: str | None
+    parent_id: str | None
+    is_known: bool
+    is_unnamed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Everything about one answer but its choices."""
+
+    completion_id: str
+    call: ChatCall
+    prompt: Prompt
+    sampling: Sampling
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where the choices are, in their order."""
+
+    episode_id: str
+    turns: list[int]
+
+
+class Capture:
+    def __init__(self, db: Database, threads: Executor) -> None:
+        self._writer = GroupWriter(db, threads)
+
+    async def answer(self, opening: Opening, captured: Captured, choices: Sequence[SampledChoice]) -> Stored:
+        """The choices are turns of the episode, durable when this returns.
+
+        Raises NotFound or Conflict when the episode was erased or closed meanwhile.
+        """
+        news = [_completion(captured, index, choice) for index, choice in enumerate(choices)]
+
+        def work(tx: Transaction) -> Stored:
+            episode_id = _opened(tx, opening)
+            for choice in choices:
+                if choice.generation.misalignment is not None:
+                    tx.episodes.mark_untrainable(episode_id, choice.generation.misalignment)
+            turns = [tx.clients.add(episode_id, new) for new in news]
+            if opening.is_unnamed and all(new.is_cut_short for new in news):
+                tx.clients.close(episode_id, StopReason.CANCELLED)
+            return Stored(episode_id, turns)
+
+        return await self._writer.run(work)
+
+    async def failure(
+        self, opening: Opening, captured: Captured, error: OnlineAgentError, partial: Sequence[tuple[str, Span]]
+    ) -> str:
+        """The generations that did not come to their end are kept beside the episode; returns its id."""
+
+        def work(tx: Transaction) -> str:
+            episode_id = _opened(tx, opening)
+            for text, sampled in partial:
+                spans = [*captured.prompt.spans, sampled]
+                tx.clients.discard(episode_id, captured.completion_id, f"failed: {error.message}", text, spans)
+            return episode_id
+
+        return await self._writer.run(work)
+
+
+def untrainable_reason(sampling: Sampling, call: ChatCall, choice: SampledChoice) -> str | None:
+    """Why the sampled ids of this turn may not be trained on, or None when they may."""
+    if choice.generation.misalignment is not None:
+        return choice.generation.misalignment
+    if choice.finish == "cancelled":
+        return CLIENT_LEFT
+    if sampling.temperature == 0:
+        return "sampled greedily (temperature 0)"
+    if sampling.top_p < 1:
+        return f"top_p {sampling.top_p:g}: the engine's log-probs are those before top-p"
+    reshaped = next((name for name in RESHAPING if name in call.sampling.more), None)
+    return reshaped and f"{reshaped}: the engine's log-probs are not those of what was sampled"
+
+
+def _opened(tx: Transaction, opening: Opening) -> str:
+    return opening.new.id if opening.is_known else tx.clients.open(opening.new, opening.name, opening.parent_id)
+
+
+def _completion(captured: Captured, index: int, choice: SampledChoice) -> CompletionNew:
+    prompt, generation, message = captured.prompt, choice.generation, choice.answer.message
+    return CompletionNew(
+        completion_id=captured.completion_id,
+        choice=index,
+        protocol=captured.call.protocol,
+        turn=_turn(captured, choice),
+        context=prompt.context,
+        parent=prompt.parent,
+        parent_completion=prompt.parent_completion,
+        prompt_hash=prompt.prompt_hash,
+        history_hash=extended(prompt.prompt_hash, message),
+        message_hash=message_fingerprint(message),
+        temperature=captured.sampling.temperature,
+        asked_at=captured.asked_at,
+        num_forced=prompt.num_forced,
+        untrainable_reason=untrainable_reason(captured.sampling, captured.call, choice),
+        is_cut_short=choice.finish == "cancelled",
+        message=_message(choice),
+        tags=captured.call.tags,
+        weight_version=max((run.version for run in generation.version_runs), default=None),
+    )
+
+
+def _turn(captured: Captured, choice: SampledChoice) -> TurnNew:
+    generation = choice.generation
+    action = Span(SpanKind.ACTION, 0, generation.token_ids, generation.logprobs, generation.version_runs)
+    return TurnNew(
+        spans=[*captured.prompt.spans, action],
+        text=choice.answer.text,
+        tool_calls=[ToolCall(call.name, call.read_arguments()) for call in choice.answer.calls],
+        finish_reason=choice.finish,
+        num_prompt_tokens=len(captured.prompt.input_ids),
+        num_cached_tokens=generation.num_cached_tokens,
+        num_retractions=generation.num_retractions,
+        latency_s=choice.seconds,
+    )
+
+
+def _message(choice: SampledChoice) -> dict[str, object]:
+    """The answer as the client got it, so that it can be given again."""
+    answer = choice.answer
+    return {
+        "text": answer.text,
+        "reasoning": answer.reasoning,
+        "calls": [[call.id, call.name, call.arguments] for call in answer.calls],
+        "stop_string": answer.stop_string,
+    }

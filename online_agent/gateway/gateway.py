@@ -1,0 +1,262 @@
+"""Other people's agents, served and recorded: a call comes in with its whole history, its answer is a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeVar
+
+from online_agent.config.settings import AgentSettings, GatewaySettings
+from online_agent.errors import BadInput, Busy, Conflict, NotFound, UnknownName
+from online_agent.gateway.answer_reader import AnswerReader
+from online_agent.gateway.calls import CallAnswer, Caller, ChatCall
+from online_agent.gateway.capture import Capture, Captured, Opening
+from online_agent.gateway.exchange import Exchange
+from online_agent.gateway.prompts import Prompt, PromptBuilder
+from online_agent.gateway.sampler import ChoiceSampler, Engine, EngineAsk
+from online_agent.rendering import ChatRenderer, tool_schema_hash
+from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew
+from online_agent.store.repositories.base import check_name, new_id
+from online_agent.store.session import Database, Transaction
+from online_agent.telemetry.logging import get_logger
+from online_agent.types import Sampling, Span, StopReason
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+_OUR_ID = re.compile(r"ep_[0-9a-f]{34}")
+_ID_PREFIX = {"chat": "chatcmpl-", "messages": "msg_", "responses": "resp_"}
+BUSY_RETRY_S = 1.0
+
+
+class ContextTooLong(BadInput):
+    """The history leaves no room for an answer."""
+
+    code = "context_length_exceeded"
+
+
+class Gateway:
+    """Made inside a running event loop; ``close`` ends its sweep. One per process: all state is in the database."""
+
+    def __init__(
+        self,
+        db: Database,
+        engine: Engine,
+        renderer: ChatRenderer,
+        settings: GatewaySettings,
+        defaults: AgentSettings,
+        threads: Executor,
+    ) -> None:
+        self._db, self._engine, self._renderer, self._threads = db, engine, renderer, threads
+        self._settings, self._defaults = settings, defaults
+        self._prompts = PromptBuilder(renderer)
+        self._capture = Capture(db, threads)
+        self._under_way: dict[str, str] = {}
+        """Ids of new episodes whose first answer is not stored yet, and their tenants."""
+        self._num_in_flight = 0
+        self._sweep: asyncio.Task[None] | None = None
+
+    @property
+    def model_name(self) -> str:
+        return self._settings.model_name
+
+    @property
+    def renderer(self) -> ChatRenderer:
+        return self._renderer
+
+    @property
+    def num_in_flight(self) -> int:
+        return self._num_in_flight
+
+    async def begin(self, caller: Caller, call: ChatCall) -> Exchange:
+        """The call is under way. Raises UnknownName (model), NotFound or Conflict (episode), BadInput, Busy."""
+        if call.model != self._settings.model_name:
+            raise UnknownName(f"no model {call.model!r}; there is {self._settings.model_name!r}", param="model")
+        if self._num_in_flight >= self._settings.max_calls_in_flight:
+            raise Busy(f"{self._num_in_flight} calls are under way", retry_after_s=BUSY_RETRY_S)
+        self._num_in_flight += 1
+        try:
+            asked_at = self._db.clock()
+            opening, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, call))
+            exchange = self._exchange(call, prompt, opening, asked_at)
+        except BaseException:
+            self._num_in_flight -= 1
+            raise
+        if opening is not None and not opening.is_known:
+            self._under_way[opening.new.id] = caller.tenant_id
+        exchange.start().add_done_callback(partial(self._ended, opening))
+        return exchange
+
+    async def close_episode(self, episode_id: str, reason: StopReason = StopReason.CLOSED) -> bool:
+        """Whether the open episode is over now."""
+        return await self._write(lambda tx: tx.clients.close(episode_id, reason))
+
+    async def sweep(self) -> list[str]:
+        """Episodes without a call for too long are over, and unrewarded ones are given up; returns the closed ones."""
+        now = self._db.clock()
+        idle_since = now - self._settings.idle_timeout_s
+        closed: list[str] = []
+        for episode_id in await self._on_thread(lambda tx: tx.clients.idle(idle_since)):
+            if await self._write(partial(_close_idle, episode_id, idle_since)):
+                closed.append(episode_id)
+        await self._write(lambda tx: tx.clients.drop_unrewarded(now - self._settings.reward_wait_s))
+        return closed
+
+    def start_sweeping(self) -> None:
+        """Idle episodes are closed from here on."""
+        self._sweep = asyncio.create_task(self._sweep_for_ever(), name="idle episodes")
+
+    async def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            await asyncio.gather(self._sweep, return_exceptions=True)
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_s)
+            try:
+                await self.sweep()
+            except Busy as error:
+                log.warning("idle episodes not closed", reason=error.message)
+
+    def _prepare(self, tx: Transaction, caller: Caller, call: ChatCall) -> tuple[Opening | None, Prompt]:
+        if not call.is_recorded:
+            return None, self._prompts.build(call, [], _no_spans)
+        episode = self._found(tx, caller)
+        links: list[CompletionLink] = [] if episode is None else tx.clients.links(episode.id)
+        read_spans = _no_spans if episode is None else partial(tx.clients.spans_of, episode.id)
+        prompt = self._prompts.build(call, links, read_spans)
+        return self._opening(tx, caller, call, episode, prompt), prompt
+
+    def _found(self, tx: Transaction, caller: Caller) -> ClientEpisodeRecord | None:
+        """The caller's episode, None for one that is to be opened."""
+        if caller.episode is None:
+            return None
+        check_name(caller.episode, "X-Episode-Id")
+        episode = tx.clients.find(caller.tenant_id, caller.episode)
+        if episode is None:
+            if _OUR_ID.fullmatch(caller.episode) and self._under_way.get(caller.episode) != caller.tenant_id:
+                raise NotFound(f"no episode {caller.episode!r}", param="X-Episode-Id")
+            return None
+        if not episode.is_active:
+            raise Conflict(f"episode {caller.episode} is over: it takes no more answers", param="X-Episode-Id")
+        return episode
+
+    def _opening(
+        self, tx: Transaction, caller: Caller, call: ChatCall, episode: ClientEpisodeRecord | None, prompt: Prompt
+    ) -> Opening:
+        name = caller.episode
+        if episode is not None:
+            episode_id = episode.id
+        elif name is not None and _OUR_ID.fullmatch(name):
+            episode_id, name = name, None
+        else:
+            episode_id = new_id("ep", self._db.clock())
+        new = EpisodeNew(
+            tenant_id=caller.tenant_id,
+            env=CLIENT_ENV,
+            task_id=f"prompt-{prompt.prompt_hash[:16]}",
+            split="train",
+            sampling=self._sampling(call, self._defaults.max_new_tokens),
+            template_hash=self._renderer.template_hash,
+            tools_hash=tool_schema_hash(call.tools),
+            key_id=caller.key_id,
+            metadata=call.tags,
+            id=episode_id,
+        )
+        return Opening(
+            new=new,
+            name=name if episode is None else episode.name,
+            parent_id=None if caller.parent is None else self._parent_id(tx, caller),
+            is_known=episode is not None,
+            is_unnamed=caller.episode is None,
+        )
+
+    def _parent_id(self, tx: Transaction, caller: Caller) -> str:
+        assert caller.parent is not None
+        parent = tx.clients.find(caller.tenant_id, check_name(caller.parent, "X-Parent-Episode-Id"))
+        if parent is not None:
+            return parent.id
+        if self._under_way.get(caller.parent) == caller.tenant_id:
+            return caller.parent
+        raise NotFound(f"no episode {caller.parent!r}", param="X-Parent-Episode-Id")
+
+    def _exchange(self, call: ChatCall, prompt: Prompt, opening: Opening | None, asked_at: float) -> Exchange:
+        input_ids = prompt.input_ids
+        room = self._engine.max_sequence_tokens - len(input_ids)
+        if room < 1:
+            raise ContextTooLong(
+                f"the messages are {len(input_ids)} tokens long, which leaves no room for an answer in a context of "
+                f"{self._engine.max_sequence_tokens}",
+                param="messages",
+            )
+        asked = call.sampling.max_tokens or self._settings.max_new_tokens
+        sampling = self._sampling(call, min(asked, room))
+        completion_id = f"{_ID_PREFIX[call.protocol]}{secrets.token_hex(12)}"
+        captured = Captured(completion_id, call, prompt, sampling, asked_at)
+        ends_early = bool(call.sampling.stop) or call.tool_choice.max_calls is not None
+        ask = EngineAsk(
+            input_ids=input_ids,
+            sampling=sampling,
+            stop_token_ids=self._renderer.stop_token_ids,
+            more=call.sampling.more,
+            wants_logprobs=call.num_top_logprobs is not None,
+            num_top_logprobs=call.num_top_logprobs or 0,
+            is_streamed=call.is_streamed or ends_early,
+            wait_s=self._settings.engine_wait_s,
+        )
+        exchange = Exchange(captured, opening, self._capture)
+        for index in range(call.num_choices):
+            exchange.add(ChoiceSampler(self._engine, ask, self._reader(call, prompt), partial(exchange.emit, index)))
+        return exchange
+
+    def _reader(self, call: ChatCall, prompt: Prompt) -> AnswerReader:
+        return AnswerReader(
+            self._renderer,
+            stop=call.sampling.stop,
+            reads_calls=bool(call.tools) and call.tool_choice.mode != "none",
+            max_calls=call.tool_choice.max_calls,
+            forced_text=prompt.forced_text,
+        )
+
+    def _sampling(self, call: ChatCall, max_new_tokens: int) -> Sampling:
+        asked, defaults = call.sampling, self._defaults
+        return Sampling(
+            temperature=defaults.temperature if asked.temperature is None else asked.temperature,
+            top_p=defaults.top_p if asked.top_p is None else asked.top_p,
+            max_new_tokens=max_new_tokens,
+        )
+
+    def _ended(self, opening: Opening | None, work: asyncio.Task[CallAnswer]) -> None:
+        self._num_in_flight -= 1
+        if opening is not None:
+            self._under_way.pop(opening.new.id, None)
+        if not work.cancelled():
+            work.exception()  # whoever waits for the answer hears of it
+
+    async def _on_thread(self, work: Callable[[Transaction], T]) -> T:
+        def run() -> T:
+            with self._db.reading() as tx:
+                return work(tx)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    async def _write(self, work: Callable[[Transaction], T]) -> T:
+        def run() -> T:
+            with self._db.transaction() as tx:
+                return work(tx)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+
+def _close_idle(episode_id: str, idle_since: float, tx: Transaction) -> bool:
+    return tx.clients.close(episode_id, StopReason.IDLE, idle_since)
+
+
+def _no_spans(turns: object) -> dict[int, list[Span]]:
+    return {}
