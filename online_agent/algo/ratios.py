@@ -75,16 +75,29 @@ def clipped_surrogate(d: Tensor, advantages: Tensor, low: Tensor | float, high: 
     return torch.minimum(r * advantages, clipped * advantages)
 
 
-def ratio_metrics(d: Tensor, mask: Tensor, kept: Tensor) -> Metrics:
+def ratio_metrics(
+    d: Tensor, mask: Tensor, kept: Tensor, *, in_mask: Tensor | None = None, side: Tensor | None = None
+) -> Metrics:
     """Counts and sums over action tokens only: kept, |d|, r, r squared (effective sample size), KL(mu || pi).
 
-    KL is the estimator r - 1 - d, never negative.
+    ``in_mask`` (None: all): tokens the region does not throw out whatever the sign of their advantage; what it throws
+    out is *masked*, and ``side`` (None: d) tells whether for being too low or too high. A token in the mask that
+    loses its gradient is *clipped*, on the side of d. KL is the estimator r - 1 - d, never negative.
     """
-    d_N = d.detach()[mask.bool()]
+    is_action, d = mask.bool(), d.detach()
+    inside = is_action if in_mask is None else in_mask
+    side = d if side is None else side.detach()
+    masked_out, clipped = is_action & ~inside, inside & ~kept
+    d_N = d[is_action]
     r_N = d_N.exp()
     return {
         "num_actions": mask.sum().to(d.dtype),
         "num_kept": kept.sum().to(d.dtype),
+        "num_in_mask": inside.sum().to(d.dtype),
+        "num_masked_low": (masked_out & (side < 0)).sum().to(d.dtype),
+        "num_masked_high": (masked_out & (side > 0)).sum().to(d.dtype),
+        "num_clipped_low": (clipped & (d < 0)).sum().to(d.dtype),
+        "num_clipped_high": (clipped & (d > 0)).sum().to(d.dtype),
         "sum_abs_log_ratio": d_N.abs().sum(),
         "max_abs_log_ratio": d_N.abs().max() if d_N.numel() else d_N.new_zeros(()),
         "sum_ratio": r_N.sum(),

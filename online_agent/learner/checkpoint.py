@@ -2,10 +2,11 @@
 
 ``serving/``  a complete Hugging Face directory; ``model.safetensors`` holds the actor's fp32 masters, each tied
               weight once
-``learner/``  actor_optimizer.safetensors, critic.safetensors, critic_optimizer.safetensors, ewma.safetensors,
-              rng.safetensors, state.json
+``learner/``  actor_optimizer.safetensors, ewma.safetensors, rng.safetensors, state.json, and for a recipe with a critic
+              critic.safetensors, critic_optimizer.safetensors
 
-Names do not depend on the ZeRO stage or the number of ranks, so a checkpoint restores under another of either.
+Names do not depend on the ZeRO stage or the number of ranks, so a checkpoint restores under another of either. It also
+restores under another recipe: a critic that is not there starts fresh from the actor, one that is not needed is left.
 The caller hands in a directory that is flushed and renamed when complete.
 """
 
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.json"
-STATE_FORMAT = 1
+CRITIC_FILE = "critic.safetensors"
+CRITIC_MOMENTS_FILE = "critic_optimizer.safetensors"
+STATE_FORMAT = 2
+# Written by 0.1.0, which knew one recipe.
+_FIRST_FORMAT = 1
 _ACTOR_PREFIX = "causal_lm."
 # Weights of the parent in any format, and the index of a sharded one: replaced by MODEL_FILE.
 _WEIGHT_PATTERNS = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
@@ -40,7 +45,7 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "
 def export(trainer: PolicyTrainer, directory: Path) -> None:
     """Write the trainer under ``directory``. A collective; rank 0 writes."""
     actor, actor_moments = _actor_weights(trainer), trainer.actor.moments()
-    critic, critic_moments = trainer.critic.parameters(), trainer.critic.moments()
+    critic = _critic_tensors(trainer)
     if not trainer.ranks.is_first:
         return
     serving, learner = directory / "serving", directory / "learner"
@@ -48,8 +53,8 @@ def export(trainer: PolicyTrainer, directory: Path) -> None:
     learner.mkdir(parents=True, exist_ok=True)
     _save(serving / MODEL_FILE, actor)
     _save(learner / "actor_optimizer.safetensors", actor_moments)
-    _save(learner / "critic.safetensors", critic)
-    _save(learner / "critic_optimizer.safetensors", critic_moments)
+    for name, tensors in critic.items():
+        _save(learner / name, tensors)
     _save(learner / "ewma.safetensors", trainer.reference.tensors())
     _save(learner / "rng.safetensors", _rng_state(trainer.ranks.device))
     (learner / STATE_FILE).write_text(json.dumps(_state(trainer), indent=1, sort_keys=True))
@@ -72,14 +77,20 @@ def restore(trainer: PolicyTrainer, directory: Path) -> None:
 
 def _restore_all(trainer: PolicyTrainer, serving: Path, learner: Path) -> None:
     state = json.loads((learner / STATE_FILE).read_text())
-    if state["format"] != STATE_FORMAT:
+    if state["format"] not in (_FIRST_FORMAT, STATE_FORMAT):
         raise ValueError(f"{STATE_FILE} has format {state['format']}, wanted {STATE_FORMAT}")
     ewma, rng = load_file(learner / "ewma.safetensors"), load_file(learner / "rng.safetensors")
     actor, actor_moments = _load_actor(serving), load_file(learner / "actor_optimizer.safetensors")
-    critic = load_file(learner / "critic.safetensors")
-    critic_moments = load_file(learner / "critic_optimizer.safetensors")
+    critic = None
+    if trainer.critic is not None and state["critic_lr"] is not None:
+        critic = load_file(learner / CRITIC_FILE), load_file(learner / CRITIC_MOMENTS_FILE)
     trainer.actor.load(actor, actor_moments, lr=state["actor_lr"], updates=state["actor_updates"])
-    trainer.critic.load(critic, critic_moments, lr=state["critic_lr"], updates=state["critic_updates"])
+    if trainer.critic is not None and critic is not None:
+        trainer.critic.load(*critic, lr=state["critic_lr"], updates=state["critic_updates"])
+        trainer.num_critic_steps = state.get("num_critic_steps", state["num_steps"])
+    else:
+        _begin_critic(trainer, actor)
+    trainer.running.load(state.get("running_rewards"))
     trainer.reference.load(ewma, state["reference"])
     _set_rng_state(rng, trainer.ranks.device)
     trainer.num_steps = state["num_steps"]
@@ -89,11 +100,26 @@ def _begin_from(trainer: PolicyTrainer, serving: Path) -> None:
     actor = _load_actor(serving)
     settings = trainer.settings
     trainer.actor.load(actor, _zero_moments(trainer.actor), lr=settings.actor_lr, updates=0)
-    critic = trainer.fresh_critic(actor)
-    trainer.critic.load(critic, _zero_moments(trainer.critic), lr=settings.critic_lr, updates=0)
+    _begin_critic(trainer, actor)
+    trainer.running.begin()
     trainer.reference.begin(trainer.actor.parameters())
     torch.manual_seed(settings.seed)
     trainer.num_steps = 0
+
+
+def _begin_critic(trainer: PolicyTrainer, actor: Mapping[str, Tensor]) -> None:
+    """A recipe's critic as new: it has its warm-up ahead of it."""
+    trainer.num_critic_steps = 0
+    if trainer.critic is not None:
+        fresh = trainer.networks.fresh_critic(actor)
+        trainer.critic.load(fresh, _zero_moments(trainer.critic), lr=trainer.settings.critic_lr, updates=0)
+
+
+def _critic_tensors(trainer: PolicyTrainer) -> dict[str, dict[str, Tensor]]:
+    """By file name; empty without a critic."""
+    if trainer.critic is None:
+        return {}
+    return {CRITIC_FILE: trainer.critic.parameters(), CRITIC_MOMENTS_FILE: trainer.critic.moments()}
 
 
 def _load_actor(serving: Path) -> dict[str, Tensor]:
@@ -134,13 +160,17 @@ def _actor_weights(trainer: PolicyTrainer) -> dict[str, Tensor]:
 
 
 def _state(trainer: PolicyTrainer) -> dict[str, Any]:
+    critic = trainer.critic
     return {
         "format": STATE_FORMAT,
         "num_steps": trainer.num_steps,
         "actor_lr": trainer.actor.lr,
         "actor_updates": trainer.actor.num_updates,
-        "critic_lr": trainer.critic.lr,
-        "critic_updates": trainer.critic.num_updates,
+        "critic_lr": None if critic is None else critic.lr,
+        "critic_updates": None if critic is None else critic.num_updates,
+        "num_critic_steps": trainer.num_critic_steps,
+        "recipe": trainer.recipe.name,
+        "running_rewards": trainer.running.state(),
         "reference": trainer.reference.counters(),
         "seed": trainer.settings.seed,
     }

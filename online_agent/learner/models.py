@@ -23,7 +23,8 @@ from transformers import AutoModelForCausalLM
 
 from online_agent.errors import ConfigError
 from online_agent.learner.last_layer import gather_in_last_layer, hidden_rows, is_known_decoder
-from online_agent.learner.routing import prepare_mixtures, replayed
+from online_agent.learner.packing import feeds_packed, hidden_of_packed
+from online_agent.learner.routing import logits_and_choice, prepare_mixtures, replayed
 from online_agent.learner.shared_prefix import hidden_after_prefix
 
 # Rounding of two evaluation orders of the same network; an unknown extra step (soft-capped logits, a residual
@@ -87,10 +88,11 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """The value of the state before each action token: a copy of the actor's first backbone and a linear head.
 
-    The head starts as weight 0 and bias ``bias_init``: every first value equals the bias.
+    The head starts as weight 0 and bias ``bias_init``: every first value equals the bias. Backbone parameters whose
+    name matches ``freeze_pattern`` get no gradient; None freezes the embeddings alone.
     """
 
-    def __init__(self, causal_lm: Any, *, bias_init: float, freeze_pattern: str) -> None:
+    def __init__(self, causal_lm: Any, *, bias_init: float, freeze_pattern: str | None) -> None:
         super().__init__()
         self.backbone = copy.deepcopy(causal_lm.base_model)
         gather_in_last_layer(self.backbone)
@@ -98,7 +100,7 @@ class Critic(nn.Module):
         self.head = nn.Linear(causal_lm.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, bias_init)
-        self.num_frozen = freeze(self.backbone, freeze_pattern)
+        self.num_frozen = 0 if freeze_pattern is None else freeze(self.backbone, freeze_pattern)
         # Only MLPs, norms and head learn; a frozen embedding also spares the backward pass below the first layer.
         self.backbone.get_input_embeddings().requires_grad_(False)
 
@@ -123,6 +125,8 @@ def hidden_at(
     experts_BTLK: Tensor | None = None,
 ) -> Tensor:
     """(N, H) the backbone's last hidden states at the flattened positions, all of them at or after ``num_shared``."""
+    if feeds_packed(backbone):
+        return hidden_of_packed(backbone, token_ids_BT, positions_N, experts_BTLK)
     if num_shared and is_known_decoder(backbone):
         return hidden_after_prefix(backbone, token_ids_BT, positions_N, num_shared, experts_BTLK)
     experts_SLK = None if experts_BTLK is None else experts_BTLK.flatten(0, 1)
@@ -150,10 +154,12 @@ def _check_forward(actor: Actor) -> None:
     vocab_size = actor.causal_lm.config.get_text_config().vocab_size
     token_ids_BT = torch.arange(12).reshape(2, 6) % vocab_size
     positions_N = torch.tensor([1, 4, 8, 11])
-    own_BTV = actor.causal_lm(input_ids=token_ids_BT, use_cache=False).logits
+    # A router near a tie may choose otherwise in another order of evaluation: its first choice is held.
+    own_BTV, experts_BTLK = logits_and_choice(actor.causal_lm, token_ids_BT)
     own_NV = own_BTV.reshape(-1, own_BTV.shape[-1])[positions_N]
-    ours_NV = actor.logits_at(token_ids_BT, positions_N)
-    shared_NV = actor.logits_at(token_ids_BT[:1].expand(2, -1), positions_N, num_shared=1)
+    ours_NV = actor.logits_at(token_ids_BT, positions_N, 0, experts_BTLK)
+    of_first = None if experts_BTLK is None else experts_BTLK[:1].expand(2, -1, -1, -1)
+    shared_NV = actor.logits_at(token_ids_BT[:1].expand(2, -1), positions_N, 1, of_first)
     gap = float(torch.maximum((own_NV - ours_NV).abs().max(), (own_NV[:2] - shared_NV[:2]).abs().max()))
     if not gap <= _SELF_CHECK_TOLERANCE:
         kind = type(actor.causal_lm).__name__

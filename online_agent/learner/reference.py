@@ -1,11 +1,12 @@
 """The EWMA reference of the policy, kept beside the actor, and the rule that resets it (arXiv 2605.12070).
 
 The reference is the bias-corrected average of the published actors (``algo.references.EwmaReference``). Each step
-measures rho, the share of action tokens that mask and clip against it leave active; below tau it forgets its past.
-SAO does not train against it: rho is the learner's own signal that the policy has moved away from its recent past.
+measures rho, the share of action tokens that stay active against it; below tau it forgets its past.
 
-rho costs one forward pass of the averaged network. It is measured on every ``PROBE_STRIDE``-th episode in order of
-length, starting at another one each step: one part in 25 to 30 of a step's work.
+A recipe that trains against the average evaluates it on the whole batch anyway, and its rho is that of its own trust
+region. Any other only watches the average: rho is then the learner's own signal that the policy has moved away from
+its recent past, with the mask and clip of the paper, measured on every ``PROBE_STRIDE``-th episode in order of length,
+starting at another one each step: one part in 25 to 30 of a step's work.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from online_agent.algo.references import ActiveTokens, EwmaReference, active_rat
 from online_agent.learner.batching import MicroBatch
 from online_agent.learner.models import Actor
 from online_agent.learner.report import ReferenceReset
+from online_agent.recipes.parts import Ewma
 
 PROBE_STRIDE = 4
 # The window W_stale is measured over; the paper's mask c and clip eps.
@@ -31,17 +33,24 @@ CLIP_EPS = 0.2
 RESET_BELOW_TAU = "active_share_below_tau"
 
 
+def policy_inputs(batch: MicroBatch, replays_routing: bool) -> tuple[Tensor | int | None, ...]:
+    """The arguments of ``Actor.forward``; with the experts the engine chose when the recipe replays them."""
+    experts = batch.experts_BTLK if replays_routing else None
+    return batch.token_ids_BT, batch.positions_N, batch.targets_N, batch.temperature_N, batch.num_shared, experts
+
+
 class PolicyReference:
     """Average of the published actors with its own network to evaluate it."""
 
-    def __init__(self, actor: Actor, *, tau: float, staleness_versions: float | None) -> None:
+    def __init__(self, actor: Actor, part: Ewma, *, replays_routing: bool = False) -> None:
         self._network = copy.deepcopy(actor).requires_grad_(False).eval()
         self._ewma = EwmaReference(dict(self._network.named_parameters()))
         # The network reads the average itself: no copy after an update.
         for name, parameter in self._network.named_parameters():
             parameter.data = self._ewma.parameters[name]
-        self._tau = tau
-        self._configured = staleness_versions
+        self._tau = part.tau
+        self._configured = part.staleness_versions
+        self._replays_routing = replays_routing
         self._staleness: deque[float] = deque(maxlen=STALENESS_WINDOW_STEPS)
         self.num_resets = 0
 
@@ -55,18 +64,25 @@ class PolicyReference:
         measured = sum(self._staleness) / len(self._staleness) if self._staleness else 0.0
         return ewma_beta(measured if self._configured is None else self._configured)
 
+    @property
+    def age_versions(self) -> float:
+        """The mean age of what is in the average."""
+        return self._ewma.age_versions
+
     @torch.no_grad()
+    def log_probs(self, batch: MicroBatch) -> Tensor:
+        """(N,) log-probs of the average."""
+        logp_N: Tensor = self._network(*policy_inputs(batch, self._replays_routing))
+        return logp_N
+
     def probe(self, batch: MicroBatch, *, logp_N: Tensor, advantages_N: Tensor) -> ActiveTokens:
         """How many of the batch's action tokens the reference leaves active. ``logp_N`` is the current actor's."""
-        logp_prox_N = self._network(
-            batch.token_ids_BT, batch.positions_N, batch.targets_N, batch.temperature_N, batch.num_shared
-        )
         return active_ratio(
             logp_N,
             batch.logp_mu_N,
             advantages_N,
             torch.ones_like(logp_N),
-            logp_prox=logp_prox_N,
+            logp_prox=self.log_probs(batch),
             eps=CLIP_EPS,
             max_discrepancy=MAX_DISCREPANCY,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +26,9 @@ METRIC_KEYS: tuple[str, ...] = (
     "tokens/masked_share",
     "tokens/masked_low_share",
     "tokens/masked_high_share",
+    "tokens/clipped_low_share",
+    "tokens/clipped_high_share",
+    "tokens/active_share",
     "mismatch/mean_abs_logp",
     "mismatch/max_abs_logp",
     "mismatch/current_version_tokens",
@@ -33,13 +38,17 @@ METRIC_KEYS: tuple[str, ...] = (
     *(f"ratio/q{round(q * 100):02d}" for q in RATIO_QUANTILES),
     "ratio/effective_sample_share",
     "ratio/kl",
+    "reference/mean_abs_log_ratio",
+    "reference/mean_abs_discrepancy",
     "actor/loss",
     "actor/grad_norm",
+    "actor/clip_ratio",
     "actor/lr",
     "actor/updates",
     "critic/loss",
     "critic/loss_last",
     "critic/grad_norm",
+    "critic/clip_ratio",
     "critic/explained_variance",
     "critic/value_mean",
     "critic/lr",
@@ -54,7 +63,18 @@ METRIC_KEYS: tuple[str, ...] = (
     "ewma/probed_tokens",
     "ewma/weight",
     "ewma/beta",
+    "ewma/mean_age",
+    "ewma/weighted_age",
     "ewma/resets",
+    "sat/gate_rate",
+    "sat/mean_eps_low",
+    "sat/mean_eps_high",
+    "sat/min_c",
+    "sat/threshold",
+    "old_logits/seconds",
+    "old_logits/bytes",
+    "old_logits/paused_seconds",
+    "old_logits/missing_tokens",
     "seconds/total",
     "seconds/critic",
     "seconds/actor",
@@ -102,12 +122,22 @@ class MetricSheet:
             assert key in self._values, key
             self._values[key] = None if isinstance(value, float) and not np.isfinite(value) else value
 
-    def add_seconds(self, part: str, seconds: float) -> None:
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Wall time inside is added to ``seconds/<part>``."""
+        started = time.perf_counter()
+        yield
         so_far = self._values[f"seconds/{part}"]
+        seconds = time.perf_counter() - started
         self._values[f"seconds/{part}"] = seconds + (so_far if isinstance(so_far, float) else 0.0)
 
     def done(self) -> dict[str, Metric]:
         return dict(self._values)
+
+
+def clip_ratio(grad_norm: float, max_norm: float) -> float:
+    """The factor the gradient was multiplied by: 1 when its norm was within ``max_norm``."""
+    return min(1.0, max_norm / (grad_norm + 1e-6))
 
 
 def staleness_of(episodes: Sequence[TrainingEpisode], version: int) -> list[int]:

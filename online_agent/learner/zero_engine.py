@@ -60,7 +60,7 @@ class ZeroEngine:
         """Updates that were applied since the optimiser was new."""
         return int(next(iter(self._adam_state().values()))["step"])
 
-    def __call__(self, *args: Tensor | int) -> Any:
+    def __call__(self, *args: Tensor | int | None) -> Any:
         return self._engine(*args)
 
     def backward(self, loss: Tensor) -> None:

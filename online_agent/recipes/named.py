@@ -72,7 +72,7 @@ def _named(*recipes: Recipe) -> dict[str, Recipe]:
 
 RECIPES: dict[str, Recipe] = _named(
     Recipe(name="sao"),
-    Recipe(name="sao-ewma", reference=Ewma(), trust_region=MaskAndClip()),
+    Recipe(name="sao-ewma", reference=Ewma()),
     Recipe(name="sao-k1", advantage=SkipObservationGae(critic=Critic(updates=1))),
     Recipe(name="sao-unfrozen", advantage=SkipObservationGae(critic=Critic(is_attention_frozen=False))),
     Recipe(name="sao-plain-gae", advantage=PlainGae()),

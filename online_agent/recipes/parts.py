@@ -76,11 +76,14 @@ class StepLevelGae:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class RunningMean:
-    """No critic: reward minus the mean of the ``window`` rewards before it, of the stream or of the same task."""
+    """No critic: reward minus the mean of the ``window`` rewards before it, of the stream or of the same task.
+
+    ``window`` unset: 128 of the stream, 8 of a task (arXiv 2607.07508).
+    """
 
     kind: Literal["running_mean"] = "running_mean"
     over: Literal["stream", "task"] = "stream"
-    window: Annotated[int, Ge(1)] = 128
+    window: Annotated[int, Ge(1)] | None = None
     is_whitened: bool = False
 
 
@@ -150,11 +153,16 @@ class ExactOld:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Dis:
-    """Double-sided mask, 1 - eps_low < r < 1 + eps_high (arXiv 2607.07508 eq. 1-3); the coding band by default."""
+    """Double-sided mask, 1 - eps_low < r < 1 + eps_high (arXiv 2607.07508 eq. 1-3); the coding band by default.
+
+    Against a reference other than the engine's log-probs the band judges r_s = pi/prox, tokens whose prox/mu leaves
+    [1/max_discrepancy, max_discrepancy] are dropped too, and what is kept weighs sg(pi/mu).
+    """
 
     kind: Literal["dis"] = "dis"
     eps_low: Share = 0.8
     eps_high: Positive = 3.0
+    max_discrepancy: Annotated[float, Gt(1)] = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -242,8 +250,8 @@ class IcePop:
     kind: Literal["icepop"] = "icepop"
     eps_low: Share = 0.2
     eps_high: Positive = 0.2
-    low: Positive = 0.5
-    high: Positive = 5.0
+    low: Annotated[float, Gt(0), Le(1)] = 0.5
+    high: Annotated[float, Ge(1)] = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

@@ -50,7 +50,14 @@ def active_ratio(
     ``.ratio`` is rho; the reference is reset when it falls below tau (0.9 in the paper).
     """
     surrogate = decoupled_ppo(
-        logp.detach(), logp_mu, advantages, mask, logp_prox=logp_prox, eps=eps, max_discrepancy=max_discrepancy
+        logp.detach(),
+        logp_mu,
+        advantages,
+        mask,
+        logp_prox=logp_prox,
+        eps_low=eps,
+        eps_high=eps,
+        max_discrepancy=max_discrepancy,
     )
     return ActiveTokens(
         num_actions=int(mask.sum()),

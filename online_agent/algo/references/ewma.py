@@ -9,6 +9,7 @@ from torch import Tensor
 
 _PARAMETER_PREFIX = "parameters."
 _WEIGHT_KEY = "weight"
+_AGE_KEY = "age_versions"
 
 
 def ewma_beta(staleness_versions: float) -> float:
@@ -24,10 +25,12 @@ class EwmaReference:
         w' = beta w + 1;  prox' = (beta w prox + theta) / w';  start and reset: w = 1, prox = theta
 
     ``parameters`` maps names to fp32 tensors (fp64 stays fp64) owned by this object. Update once per version.
+    ``age_versions`` is the mean age of what is in the average, weighed as it is: the newest version has age 0.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self.weight = 1.0
+        self.age_versions = 0.0
         self.parameters = {name: _own(tensor) for name, tensor in parameters.items()}
 
     def update(self, parameters: Mapping[str, Tensor], beta: float) -> None:
@@ -35,6 +38,7 @@ class EwmaReference:
         self._check_names(parameters)
         old = beta * self.weight
         self.weight = old + 1.0
+        self.age_versions = old * (self.age_versions + 1.0) / self.weight
         for name, average in self.parameters.items():
             theta = parameters[name].detach().to(average)
             average.mul_(old / self.weight).add_(theta, alpha=1.0 / self.weight)
@@ -42,14 +46,15 @@ class EwmaReference:
     def reset(self, parameters: Mapping[str, Tensor]) -> None:
         """Forget the past: prox = theta, w = 1."""
         self._check_names(parameters)
-        self.weight = 1.0
+        self.weight, self.age_versions = 1.0, 0.0
         for name, average in self.parameters.items():
             average.copy_(parameters[name].detach())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors only, fit for safetensors: the weight (0-d fp64) and each parameter under ``parameters.<name>``."""
+        """Tensors only, fit for safetensors: weight and age (0-d fp64), each parameter under ``parameters.<name>``."""
         state = {f"{_PARAMETER_PREFIX}{name}": tensor.clone() for name, tensor in self.parameters.items()}
         state[_WEIGHT_KEY] = torch.tensor(self.weight, dtype=torch.float64)
+        state[_AGE_KEY] = torch.tensor(self.age_versions, dtype=torch.float64)
         return state
 
     @classmethod
@@ -63,6 +68,8 @@ class EwmaReference:
             }
         )
         reference.weight = float(state[_WEIGHT_KEY])
+        # Averages of 0.1.0 were saved without their age.
+        reference.age_versions = float(state.get(_AGE_KEY, torch.zeros(())))
         return reference
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -71,7 +78,7 @@ class EwmaReference:
         self._check_names(loaded.parameters)
         for name, average in self.parameters.items():
             average.copy_(loaded.parameters[name])
-        self.weight = loaded.weight
+        self.weight, self.age_versions = loaded.weight, loaded.age_versions
 
     def _check_names(self, parameters: Mapping[str, Tensor]) -> None:
         differing = sorted(set(self.parameters) ^ set(parameters))

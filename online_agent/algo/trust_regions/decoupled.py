@@ -29,22 +29,23 @@ def decoupled_ppo(
     mask: Tensor,
     *,
     logp_prox: Tensor,
-    eps: float,
+    eps_low: float,
+    eps_high: float,
     max_discrepancy: float,
     weight_cap: float | None = None,
     is_weighted: bool = True,
 ) -> Surrogate:
-    """loss = -M w min(r_s A, clip(r_s, 1-eps, 1+eps) A);  M = 1[1/c <= r_d <= c];  w = sg(r_d), at most ``weight_cap``.
+    """loss = -M w min(r_s A, clip(r_s, 1-eps_low, 1+eps_high) A);  M = 1[1/c <= r_d <= c];  w = sg(r_d).
 
-    c is ``max_discrepancy``; ``is_weighted=False`` takes w = 1. ``kept_mask`` is what mask and clip leave active;
-    ``num_in_mask`` counts what the mask alone leaves.
+    w is at most ``weight_cap``, c is ``max_discrepancy``; ``is_weighted=False`` takes w = 1.
+    ``kept_mask`` is what mask and clip leave active; ``num_in_mask`` counts what the mask alone leaves.
     """
     d = _discrepancy(logp_prox, logp_mu, mask)
     slack = masked(rounding(logp_prox, logp_mu), mask).to(d.dtype)
     in_mask = mask.bool() & is_inside(d, 1.0 / max_discrepancy, max_discrepancy, slack)
     weight = d.exp() if is_weighted else torch.ones_like(d)
     weight = weight if weight_cap is None else weight.clamp(max=weight_cap)
-    return _weighted_clip(logp, logp_prox, advantages, mask, weight, in_mask, eps, eps)
+    return _weighted_clip(logp, logp_prox, advantages, mask, weight, in_mask, eps_low, eps_high, d)
 
 
 def tis(
@@ -60,7 +61,7 @@ def tis(
 ) -> Surrogate:
     """Truncated importance sampling: w = sg(min(prox/mu, cap)), no token is dropped for its discrepancy."""
     d = _discrepancy(logp_prox, logp_mu, mask)
-    return _weighted_clip(logp, logp_prox, advantages, mask, d.exp().clamp(max=cap), mask.bool(), eps_low, eps_high)
+    return _weighted_clip(logp, logp_prox, advantages, mask, d.exp().clamp(max=cap), mask.bool(), eps_low, eps_high, d)
 
 
 def masked_is(
@@ -77,7 +78,8 @@ def masked_is(
     """Masked importance sampling: w = sg(prox/mu) up to ``cap``, 0 above it."""
     d = _discrepancy(logp_prox, logp_mu, mask)
     weight = d.exp()
-    return _weighted_clip(logp, logp_prox, advantages, mask, weight, mask.bool() & (weight <= cap), eps_low, eps_high)
+    in_mask = mask.bool() & (weight <= cap)
+    return _weighted_clip(logp, logp_prox, advantages, mask, weight, in_mask, eps_low, eps_high, d)
 
 
 def icepop(
@@ -95,7 +97,7 @@ def icepop(
     """IcePop: w = k = sg(prox/mu) where low <= k <= high, else 0."""
     d = _discrepancy(logp_prox, logp_mu, mask)
     in_mask = mask.bool() & is_inside(d, low, high, masked(rounding(logp_prox, logp_mu), mask).to(d.dtype))
-    return _weighted_clip(logp, logp_prox, advantages, mask, d.exp(), in_mask, eps_low, eps_high)
+    return _weighted_clip(logp, logp_prox, advantages, mask, d.exp(), in_mask, eps_low, eps_high, d)
 
 
 def _discrepancy(logp_prox: Tensor, logp_mu: Tensor, mask: Tensor) -> Tensor:
@@ -111,12 +113,11 @@ def _weighted_clip(
     in_mask: Tensor,
     eps_low: float,
     eps_high: float,
+    discrepancy: Tensor,
 ) -> Surrogate:
     d = log_ratio(logp, logp_prox, mask)
     advantages = masked(advantages, mask)
     kept = in_mask & is_unclipped(d, advantages, 1.0 - eps_low, 1.0 + eps_high)
     surrogate = clipped_surrogate(d, advantages, 1.0 - eps_low, 1.0 + eps_high)
     loss = torch.where(in_mask, -weight * surrogate, torch.zeros_like(surrogate))
-    metrics = ratio_metrics(d, mask, kept)
-    metrics["num_in_mask"] = in_mask.sum().to(d.dtype)
-    return Surrogate(loss, kept, metrics)
+    return Surrogate(loss, kept, ratio_metrics(d, mask, kept, in_mask=in_mask, side=discrepancy))

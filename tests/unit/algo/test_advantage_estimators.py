@@ -78,7 +78,7 @@ MASK = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 0]])
 VALUES = torch.tensor([[0.2, 0.4, 9.0, 0.3, 0.6, 0.9, 9.0, 9.0]])
 
 
-@pytest.mark.parametrize(("value_of", "turn_values"), [("mean", (0.3, 0.6)), ("last_token", (0.4, 0.9))])
+@pytest.mark.parametrize(("value_of", "turn_values"), [("mean", (0.3, 0.6)), ("last", (0.4, 0.9))])
 def test_step_level_values_give_one_advantage_a_turn(value_of, turn_values):
     rewards = terminal_rewards(torch.tensor([1.0]), MASK)
     advantages = step_level_gae(VALUES, MASK, rewards, gamma=1.0, lam_B=torch.tensor([0.5]), value_of=value_of)

@@ -112,7 +112,7 @@ MU = torch.tensor([0.5, 0.4, 0.3, 0.2, 0.1, 0.6], dtype=torch.float64)
 PROX = torch.tensor([0.45, 0.5, 0.1, 0.21, 0.25, 0.6], dtype=torch.float64)
 PI = torch.tensor([0.5, 0.62, 0.11, 0.2, 0.26, 0.4], dtype=torch.float64)
 SIGNS = torch.tensor([1.0, 1, 1, -1, -1, -1], dtype=torch.float64)
-MASK_AND_CLIP = {"logp_prox": PROX.log(), "eps": 0.2, "max_discrepancy": 2.0}
+MASK_AND_CLIP = {"logp_prox": PROX.log(), "eps_low": 0.2, "eps_high": 0.2, "max_discrepancy": 2.0}
 
 
 @pytest.mark.parametrize(("is_weighted", "expected"), [(True, -0.116667), (False, -0.093122)])
@@ -130,7 +130,7 @@ def test_mask_and_clip_act_on_the_two_halves_of_the_ratio(is_weighted, expected)
 @pytest.mark.parametrize(
     ("region", "options"),
     [
-        (decoupled_ppo, {"eps": 0.2, "max_discrepancy": 2.0}),
+        (decoupled_ppo, {"eps_low": 0.2, "eps_high": 0.2, "max_discrepancy": 2.0}),
         (tis, {"cap": 2.0, "eps_low": 0.2, "eps_high": 0.2}),
         (masked_is, {"cap": 2.0, "eps_low": 0.2, "eps_high": 0.2}),
         (icepop, {"eps_low": 0.2, "eps_high": 0.2}),
@@ -151,7 +151,7 @@ def test_a_capped_weight_stops_growing_at_its_cap():
 
 
 def test_the_active_ratio_with_and_without_the_clip():
-    tokens = active_ratio(PI.log(), MU.log(), SIGNS, torch.ones(6), **MASK_AND_CLIP)
+    tokens = active_ratio(PI.log(), MU.log(), SIGNS, torch.ones(6), logp_prox=PROX.log(), eps=0.2, max_discrepancy=2.0)
     assert tokens == ActiveTokens(num_actions=6, num_in_mask=4, num_active=2)
     assert tokens.ratio == pytest.approx(0.333333, abs=1e-6)
     assert tokens.ratio_mask_only == pytest.approx(0.666667, abs=1e-6)
@@ -165,7 +165,7 @@ def test_the_active_ratio_adds_over_micro_batches_and_is_one_when_empty():
         for p in (slice(0, 2), slice(2, 6))
     ]
     assert parts[0].plus(parts[1]).ratio == pytest.approx(1 / 3)
-    empty = active_ratio(PI.log(), MU.log(), SIGNS, torch.zeros(6), **MASK_AND_CLIP)
+    empty = active_ratio(PI.log(), MU.log(), SIGNS, torch.zeros(6), logp_prox=PROX.log(), eps=0.2, max_discrepancy=2.0)
     assert empty.ratio == empty.ratio_mask_only == 1.0
 
 
@@ -194,7 +194,7 @@ def active_at(r: float, weight_on_mu: float, prox) -> tuple[bool, bool]:
     """Whether a token of ratio r passes the clip (for the sign that could be clipped) and the mask."""
     logp, logp_mu = torch.tensor([math.log(r)], dtype=torch.float64) - 3, torch.tensor([-3.0], dtype=torch.float64)
     advantage = torch.tensor([1.0 if r > 1 else -1.0], dtype=torch.float64)
-    options = {"logp_prox": prox(logp, logp_mu, weight_on_mu=weight_on_mu), "eps": 0.2}
+    options = {"logp_prox": prox(logp, logp_mu, weight_on_mu=weight_on_mu), "eps_low": 0.2, "eps_high": 0.2}
     within_clip = decoupled_ppo(logp, logp_mu, advantage, torch.ones(1), max_discrepancy=1e6, **options).kept_mask
     within_mask = decoupled_ppo(logp, logp_mu, advantage, torch.ones(1), max_discrepancy=2.0, **options).metrics
     return bool(within_clip), bool(within_mask["num_in_mask"])

@@ -45,7 +45,7 @@ TOKEN_LEVEL = {
     "sat": functools.partial(sat, threshold=torch.tensor(0.1), **EPS),
     "dppo_tv": dppo_tv,
     "cispo": functools.partial(cispo, **EPS),
-    "decoupled_ppo": against_prox(decoupled_ppo, eps=0.2, max_discrepancy=2.0),
+    "decoupled_ppo": against_prox(decoupled_ppo, eps_low=0.2, eps_high=0.2, max_discrepancy=2.0),
     "tis": against_prox(tis, cap=2.0, **EPS),
     "masked_is": against_prox(masked_is, cap=2.0, **EPS),
     "icepop": against_prox(icepop, **EPS),

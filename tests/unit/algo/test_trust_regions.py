@@ -45,11 +45,11 @@ def test_dis_weighs_by_the_ratio_inside_the_band_and_drops_the_rest():
     assert kept.tolist() == [False, True, True, True, True, False]
     expected = [0, 0.71, -0.5, 1.25, -11.98, 0]
     assert gradient(loss.sum(), logp) == pytest.approx(expected, abs=1e-6)
-    assert {key: metrics[key].item() for key in ("num_actions", "num_kept", "num_below", "num_above")} == {
+    assert {key: metrics[key].item() for key in ("num_actions", "num_kept", "num_masked_low", "num_masked_high")} == {
         "num_actions": 6,
         "num_kept": 4,
-        "num_below": 1,
-        "num_above": 1,
+        "num_masked_low": 1,
+        "num_masked_high": 1,
     }
 
 

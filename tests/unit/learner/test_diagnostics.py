@@ -3,25 +3,36 @@ import math
 import pytest
 import torch
 
+from online_agent.algo.objective import surrogate
 from online_agent.learner.diagnostics import (
+    TokenCounts,
     TokenTable,
-    band_counts,
     explained_variance,
     not_finite_reason,
+    region_metrics,
     token_metrics,
+    trust_region_fault,
 )
 from online_agent.learner.report import MetricSheet
+from online_agent.recipes import find_recipe
+from online_agent.recipes.parts import PpoClip
+
+SAO = find_recipe("sao")
 
 
 def table(logp, logp_mu, *, advantages=None, values=None, returns=None, versions=None):
     n = len(logp)
-    columns = (logp, logp_mu, advantages or [1.0] * n, values or [0.0] * n, returns or [1.0] * n, versions or [0.0] * n)
+    policy = (logp, logp_mu, logp_mu, advantages or [1.0] * n)
+    columns = (*policy, values or [0.0] * n, returns or [1.0] * n, versions or [0.0] * n)
     return TokenTable(*(torch.tensor(c) for c in columns))
 
 
-def measured(tokens, version=0, eps_low=0.8, eps_high=3.0):
+def measured(tokens, version=0, region=SAO.trust_region):
     sheet = MetricSheet()
-    token_metrics(sheet, tokens, band_counts(tokens, eps_low=eps_low, eps_high=eps_high), version)
+    token_metrics(sheet, tokens, version, has_critic=True)
+    result = surrogate(region, tokens.logp_N, tokens.logp_mu_N, tokens.advantages_N, torch.ones_like(tokens.logp_N))
+    metrics = {key: float(value) for key, value in result.metrics.items()}
+    region_metrics(sheet, TokenCounts.of(metrics, len(tokens.logp_N)), metrics, None)
     return sheet.done()
 
 
@@ -44,11 +55,25 @@ def test_masked_tokens_are_counted_by_the_side_they_left_on():
     assert metrics["tokens/masked_share"] == pytest.approx(0.6)
 
 
-def test_the_policy_loss_divides_by_all_action_tokens():
-    """Ratios 1 and 10 (masked), advantage 2, log-probs -1 and -2: loss = -(1 * 2 * -1) / 2 = 1."""
-    metrics = measured(table([-1.0, -2.0], [-1.0, -2.0 - math.log(10)], advantages=[2.0, 2.0]))
+def test_a_clipped_token_is_not_a_masked_one():
+    """Ratios .5 and 2, each the way its advantage pushes: PPO takes both gradients and throws neither out."""
+    tokens = table([math.log(0.5) - 5, math.log(2) - 5, -5.0], [-5.0] * 3, advantages=[-1.0, 1.0, 1.0])
+    metrics = measured(tokens, region=PpoClip())
 
-    assert metrics["actor/loss"] == pytest.approx(1.0)
+    assert metrics["tokens/masked_share"] == 0
+    assert metrics["tokens/clipped_low_share"] == metrics["tokens/clipped_high_share"] == pytest.approx(1 / 3)
+    assert metrics["tokens/active_share"] == pytest.approx(1 / 3)
+
+
+def test_the_guard_judges_what_is_masked_and_a_step_that_has_no_gradient_left():
+    healthy = TokenCounts(10, 1, 10, 0, 0, 4, 5)
+    assert trust_region_fault(healthy, 0.5) is None
+    assert trust_region_fault(TokenCounts(10, 4, 4, 3, 3, 0, 0), 0.5) == (
+        "trust region masks 0.600 of the tokens, above 0.5"
+    )
+    assert trust_region_fault(TokenCounts(10, 0, 10, 0, 0, 5, 5), 0.5) == (
+        "trust region leaves no token a gradient: all are clipped"
+    )
 
 
 def test_the_gap_of_the_current_version_is_told_apart_from_that_of_older_ones():
@@ -74,11 +99,12 @@ def test_explained_variance_is_1_for_a_perfect_critic_and_0_for_a_constant():
 
 
 def test_a_column_that_is_not_finite_is_named():
-    assert not_finite_reason(table([-1.0], [-1.0])) is None
+    assert not_finite_reason(table([-1.0], [-1.0]), has_critic=True) is None
     bad = table([-1.0, float("nan")], [-1.0, -1.0])
-    assert not_finite_reason(bad) == "log-prob is not finite on 1 of 2 action tokens"
+    assert not_finite_reason(bad, has_critic=True) == "log-prob is not finite on 1 of 2 action tokens"
     infinite = table([-1.0, -1.0], [-1.0, -1.0], values=[float("inf"), 0.0])
-    assert not_finite_reason(infinite) == "value is not finite on 1 of 2 action tokens"
+    assert not_finite_reason(infinite, has_critic=True) == "value is not finite on 1 of 2 action tokens"
+    assert not_finite_reason(infinite, has_critic=False) is None
 
 
 def test_numbers_that_are_not_finite_are_written_as_none():

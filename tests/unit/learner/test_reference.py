@@ -5,6 +5,7 @@ from online_agent.algo.references import ActiveTokens
 from online_agent.learner.batching import collate
 from online_agent.learner.models import Actor, load_causal_lm
 from online_agent.learner.reference import RESET_BELOW_TAU, PolicyReference
+from online_agent.recipes.parts import Ewma
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.training_episodes import random_episodes
 
@@ -18,7 +19,7 @@ def actor(model_dir):
 
 
 def reference_of(actor, staleness_versions=None):
-    return PolicyReference(actor, tau=0.9, staleness_versions=staleness_versions)
+    return PolicyReference(actor, Ewma(tau=0.9, staleness_versions=staleness_versions))
 
 
 def filled(actor, value):

@@ -1,0 +1,71 @@
+"""The networks a recipe needs, each under its own DeepSpeed engine, and what of them learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from online_agent.config.settings import LearnerSettings
+from online_agent.learner.models import Actor, Critic, load_causal_lm
+from online_agent.learner.ranks import Ranks
+from online_agent.learner.reference import PolicyReference
+from online_agent.learner.zero_engine import ZeroEngine
+from online_agent.recipes import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """``critic`` is None where advantages need none. ``backbone_prefix``: the backbone in the actor's names."""
+
+    actor: ZeroEngine
+    critic: ZeroEngine | None
+    reference: PolicyReference
+    vocab_size: int
+    backbone_prefix: str
+
+    def fresh_critic(self, actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parameters a new critic of ``actor`` (by the actor network's names) starts from."""
+        assert self.critic is not None
+        network = self.critic.network
+        assert isinstance(network, Critic)
+        return network.initial_parameters(actor, self.backbone_prefix)
+
+
+def build_networks(model_dir: Path, settings: LearnerSettings, recipe: Recipe, ranks: Ranks) -> Networks:
+    """Actor, critic and average of the policy in ``model_dir``. Raises ConfigError for a model that does not fit."""
+    torch.manual_seed(settings.seed)
+    causal_lm = load_causal_lm(model_dir)
+    actor = policy_of(causal_lm).to(ranks.device)
+    critic = critic_of(causal_lm, settings, recipe)
+    reference = PolicyReference(actor, recipe.average, replays_routing=recipe.replays_routing)
+    return Networks(
+        actor=ZeroEngine(
+            actor, lr=settings.actor_lr, clip_norm=settings.actor_clip_norm, settings=settings, ranks=ranks
+        ),
+        critic=None
+        if critic is None
+        else ZeroEngine(
+            critic, lr=settings.critic_lr, clip_norm=settings.critic_clip_norm, settings=settings, ranks=ranks
+        ),
+        reference=reference,
+        vocab_size=int(causal_lm.config.get_text_config().vocab_size),
+        backbone_prefix=f"causal_lm.{causal_lm.base_model_prefix}.",
+    )
+
+
+def policy_of(causal_lm: Any) -> Actor:
+    """The policy; what of it requires a gradient is what the actor's optimiser trains: every weight."""
+    return Actor(causal_lm).train()
+
+
+def critic_of(causal_lm: Any, settings: LearnerSettings, recipe: Recipe) -> Critic | None:
+    """A copy of the policy's backbone with a scalar head, its attention frozen or not; None where none is needed."""
+    if recipe.critic is None:
+        return None
+    pattern = settings.critic_freeze_pattern if recipe.critic.is_attention_frozen else None
+    return Critic(causal_lm, bias_init=settings.critic_bias_init, freeze_pattern=pattern).train()
