@@ -30,7 +30,11 @@ def upgrade() -> None:
     with op.batch_alter_table("turns") as turns:
         turns.add_column(sa.Column("routed_experts", sa.LargeBinary(), nullable=True))
     op.create_index(
-        "ix_episodes_group_id", "episodes", ["group_id", "id"], sqlite_where=_GROUPED, postgresql_where=_GROUPED
+        "ix_episodes_group_id_status",
+        "episodes",
+        ["group_id", "status"],
+        sqlite_where=_GROUPED,
+        postgresql_where=_GROUPED,
     )
     op.create_index(
         "ix_episodes_group_queue",
@@ -43,7 +47,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index("ix_episodes_group_queue", table_name="episodes")
-    op.drop_index("ix_episodes_group_id", table_name="episodes")
+    op.drop_index("ix_episodes_group_id_status", table_name="episodes")
     with op.batch_alter_table("turns") as turns:
         turns.drop_column("routed_experts")
     with op.batch_alter_table("episodes") as episodes:

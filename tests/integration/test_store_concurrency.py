@@ -305,7 +305,7 @@ def test_waiting_groups_are_read_from_their_own_indexes(sqlite_url: str) -> None
     searched = [step for step in steps if step.startswith(("SEARCH", "SCAN episodes"))]
     assert [step.partition(" USING INDEX ")[2].split(" ")[0] for step in searched] == [
         "ix_episodes_group_queue",
-        "ix_episodes_group_id",
-        "ix_episodes_group_id",
+        "ix_episodes_group_id_status",
+        "ix_episodes_group_id_status",
     ]
     db.close()

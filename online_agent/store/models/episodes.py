@@ -48,9 +48,9 @@ class Episode(Base):
             postgresql_where=text(QUEUED_IN_GROUP),
         ),
         Index(
-            "ix_episodes_group_id",
+            "ix_episodes_group_id_status",
             "group_id",
-            "id",
+            "status",
             sqlite_where=text("group_id IS NOT NULL"),
             postgresql_where=text("group_id IS NOT NULL"),
         ),
