@@ -82,6 +82,29 @@ def replayed(backbone: Any, experts_SLK: Tensor | None, kept_N: Tensor | None = 
             block.replay_SK = None
 
 
+@torch.no_grad()
+def logits_and_choice(causal_lm: Any, token_ids_BT: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(B, T, V) the model's own logits and (B, T, L, K) the experts that its routers choose, 0 in dense layers.
+
+    None in place of the experts for a model without mixtures.
+    """
+    chosen: dict[int, Tensor] = {}
+    hooks = [
+        block.gate.register_forward_hook(lambda module, args, out, layer=layer: chosen.__setitem__(layer, out[2]))
+        for layer, block in _blocks(causal_lm.base_model).items()
+    ]
+    try:
+        logits_BTV = causal_lm(input_ids=token_ids_BT, use_cache=False).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not chosen:
+        return logits_BTV, None
+    nowhere_SK = torch.zeros_like(next(iter(chosen.values())))
+    choice_SLK = torch.stack([chosen.get(i, nowhere_SK) for i in range(len(causal_lm.base_model.layers))], 1)
+    return logits_BTV, choice_SLK.reshape(*token_ids_BT.shape, *choice_SLK.shape[1:])
+
+
 def routing_weights(logits_SE: Tensor, experts_SK: Tensor, *, is_normalised: bool) -> Tensor:
     """(S, K) what each chosen expert counts: the softmax over the chosen logits alone (``norm_topk_prob``), or their
     shares of the softmax over all; fp32 or wider. With the router's own choice it is what the router gives.
