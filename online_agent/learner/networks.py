@@ -14,19 +14,24 @@ from online_agent.config.settings import LearnerSettings
 from online_agent.learner.models import Actor, Critic, load_causal_lm
 from online_agent.learner.ranks import Ranks
 from online_agent.learner.reference import PolicyReference
+from online_agent.learner.routing import RoutingShape
 from online_agent.learner.zero_engine import ZeroEngine
 from online_agent.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """``critic`` is None where advantages need none. ``backbone_prefix``: the backbone in the actor's names."""
+    """``critic`` is None where advantages need none, ``routing_shape`` where the policy has no mixtures of experts.
+
+    ``backbone_prefix``: the backbone in the actor's names.
+    """
 
     actor: ZeroEngine
     critic: ZeroEngine | None
     reference: PolicyReference
     vocab_size: int
     backbone_prefix: str
+    routing_shape: RoutingShape | None
 
     def fresh_critic(self, actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters a new critic of ``actor`` (by the actor network's names) starts from."""
@@ -55,6 +60,7 @@ def build_networks(model_dir: Path, settings: LearnerSettings, recipe: Recipe, r
         reference=reference,
         vocab_size=int(causal_lm.config.get_text_config().vocab_size),
         backbone_prefix=f"causal_lm.{causal_lm.base_model_prefix}.",
+        routing_shape=actor.routing_shape,
     )
 
 

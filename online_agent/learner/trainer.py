@@ -40,6 +40,7 @@ from online_agent.learner.proximal import Proximal
 from online_agent.learner.ranks import join_ranks
 from online_agent.learner.reference_step import ReferenceStep
 from online_agent.learner.report import MetricSheet, ReferenceReset, StepReport, batch_metrics, clip_ratio
+from online_agent.learner.routing import choose_routing
 from online_agent.learner.running_rewards import RunningRewards
 from online_agent.learner.value_learner import SavedCritic, ValueLearner, ValuePass
 from online_agent.learner.zero_engine import ZeroEngine
@@ -114,11 +115,14 @@ class PolicyTrainer:
         with sheet.timed("total"):
             batch_metrics(sheet, episodes, version, self.settings.max_staleness_versions)
             sheet.put(actor__lr=self.actor.lr, critic__lr=None if self.critic is None else self.critic.lr)
-            reason = unfit_reason(episodes, self.networks.vocab_size)
+            usable, unrouted = choose_routing(
+                episodes, self.networks.routing_shape, is_replayed=self.recipe.replays_routing
+            )
+            reason = unfit_reason(episodes, self.networks.vocab_size) or unrouted
             if reason:
                 report = StepReport(is_warmup, {}, reason)
             else:
-                report = self._train(self._begin(episodes, version, is_warmup, sheet))
+                report = self._train(self._begin(usable, version, is_warmup, sheet))
         sheet.put(
             actor__updates=float(self.actor.num_updates),
             critic__updates=None if self.critic is None else float(self.critic.num_updates),
