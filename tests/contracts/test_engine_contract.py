@@ -140,6 +140,43 @@ async def test_while_paused_calls_wait_and_the_administration_answers(engine: En
     assert len((await task).token_ids) == 6
 
 
+async def test_a_pause_with_abort_ends_what_is_under_way_and_holds_what_comes(engine: Engine) -> None:
+    under_way = await start_long(engine, new_rid())
+    await engine.client.pause("abort")
+    generation = await under_way
+    assert generation.finish_reason == "abort"
+    assert 0 < len(generation.token_ids) < 400
+    assert generation.misalignment is None
+    assert [run.version for run in generation.version_runs] == [1]
+    held = asyncio.create_task(engine.client.generate(PROMPT, GREEDY, NO_STOPS, new_rid()))
+    done, _ = await asyncio.wait([held], timeout=0.3)
+    assert not done
+    await engine.client.resume()
+    assert len((await held).token_ids) == 6
+
+
+async def test_a_swap_under_a_pause_with_abort_lets_the_held_calls_sample_the_new_version(engine: Engine) -> None:
+    await engine.client.pause("abort")
+    held = asyncio.create_task(engine.client.generate(PROMPT, GREEDY, NO_STOPS, new_rid()))
+    await asyncio.sleep(0.1)
+    await engine.client.pause("retract")
+    await engine.client.update_weights(engine.model_dirs[2], 2)
+    await engine.client.resume()
+    assert [run.version for run in (await held).version_runs] == [2]
+
+
+async def test_aborting_first_makes_a_pause_with_abort_immediate(engine: Engine) -> None:
+    """SGLang looks once a second whether what it aborted has ended."""
+    rid = new_rid()
+    under_way = await start_long(engine, rid)
+    await engine.client.abort(rid)
+    await under_way
+    started_at = time.monotonic()
+    await engine.client.pause("abort")
+    assert time.monotonic() - started_at < 0.9
+    await engine.client.resume()
+
+
 async def test_a_request_under_way_at_a_swap_goes_on_with_exact_version_runs(engine: Engine) -> None:
     task = await start_long(engine, new_rid())
     await asyncio.sleep(0.1)

@@ -76,9 +76,10 @@ class ScriptedEngine:
         self._parameters = _served_parameters(model_dir) if model_dir else {}
         self._running: dict[str, _Running] = {}
         self._cache: list[list[int]] = []
-        self._is_open, self._is_idle = asyncio.Event(), asyncio.Event()
+        self._is_open, self._is_idle, self._admits = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._is_open.set()
         self._is_idle.set()
+        self._admits.set()
         self._server: _QuietServer | None = None
         self.url = ""
 
@@ -126,6 +127,7 @@ class ScriptedEngine:
 
     def die(self) -> None:
         """Connections drop and the port closes, as after kill -9."""
+        self._admits.set()
         self._is_open.set()
         for running in self._running.values():
             running.is_aborted = True
@@ -172,6 +174,7 @@ class ScriptedEngine:
             return _json({"error": {"message": message}}, 400)
         if body["rid"] in self._running:
             return _json({"error": {"message": f"Duplicate request ID detected: {body['rid']}"}}, 400)
+        await self._admits.wait()
         run = self._running[body["rid"]] = _Running(body["rid"])
         self._is_idle.clear()
         try:
@@ -236,12 +239,20 @@ class ScriptedEngine:
         return Response(status_code=200)
 
     async def _pause(self, body: dict[str, Any]) -> Response:
-        self._is_open.clear()
+        if body.get("mode", "abort") == "abort":
+            # The scheduler goes on, without anything to do: what runs is ended, what comes waits at the door.
+            self._admits.clear()
+            for run in self._running.values():
+                run.is_aborted = True
+            await self._is_idle.wait()
+        else:
+            self._is_open.clear()
         for run in self._running.values():
             run.num_retractions += body.get("mode") == "retract"
         return _json({"message": "Generation paused successfully.", "status": "ok"})
 
     async def _continue(self, body: dict[str, Any]) -> Response:
+        self._admits.set()
         self._is_open.set()
         return _json({"message": "Generation continued successfully.", "status": "ok"})
 
@@ -289,7 +300,7 @@ class ScriptedEngine:
         return _json({"loads": [{"num_running_reqs": running, "num_waiting_reqs": waiting}]})
 
     async def _health(self, body: dict[str, Any]) -> Response:
-        return Response(status_code=200 if self._is_open.is_set() else 503)
+        return Response(status_code=200 if self._is_open.is_set() and self._admits.is_set() else 503)
 
 
 def experts_of(token_ids: Sequence[int], shape: ExpertShape) -> npt.NDArray[np.uint8]:
