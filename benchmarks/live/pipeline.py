@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 
@@ -96,9 +96,9 @@ class Pipeline:
             record = await self._play(engine, service, spec, following)
         finally:
             await service.close()
-        seconds = {**record.seconds, "total": round(time.monotonic() - started, 2)}
-        record = RunRecord.of_json({**record.to_json(), "seconds": seconds})
-        self._results.runs.append(record)
+        total = round(time.monotonic() - started, 2)
+        record = replace(record, seconds={**record.seconds, "total": total})
+        self._results.put(record)
         self._log.add(record)
         self._observer.on_run(record)
 

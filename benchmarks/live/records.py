@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from online_agent.errors import BadInput
+
 PolicyName = Literal["dense", "moe"]
 
 
@@ -55,9 +57,6 @@ class RunRecord:
     figures: Mapping[str, float | None] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> RunRecord:
         return cls(**{**row, "spec": RunSpec(**row["spec"]), "non_finite": tuple(row["non_finite"])})
@@ -80,15 +79,15 @@ class Results:
     def baseline(self, policy: PolicyName, seed: int) -> Baseline | None:
         return next((b for b in self.baselines if (b.policy, b.seed) == (policy, seed)), None)
 
+    def put(self, record: RunRecord) -> None:
+        """The record of its spec, in place of an earlier one."""
+        self.runs = [r for r in self.runs if r.spec != record.spec] + [record]
+
     def has_run(self, spec: RunSpec) -> bool:
         return any(record.spec == spec for record in self.runs)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"baselines": [asdict(b) for b in self.baselines], "runs": [r.to_json() for r in self.runs]}
-
-    @classmethod
-    def of_json(cls, value: Mapping[str, Any]) -> Results:
-        return cls([Baseline(**b) for b in value["baselines"]], [RunRecord.of_json(r) for r in value["runs"]])
+    def to_rows(self) -> list[dict[str, Any]]:
+        return [{"baseline": asdict(b)} for b in self.baselines] + [{"run": asdict(r)} for r in self.runs]
 
 
 class ResultsLog:
@@ -101,7 +100,7 @@ class ResultsLog:
         self._path = path
 
     def open(self, plan: Mapping[str, Any], *, is_resumed: bool) -> Results:
-        """What earlier runs of the same plan left, when resumed; a fresh file otherwise. Raises ValueError."""
+        """What earlier runs of the same plan left, when resumed; a fresh file otherwise. Raises BadInput."""
         if is_resumed and self._path.exists():
             return self._read(plan)
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,11 +121,11 @@ class ResultsLog:
         for line in whole.splitlines():
             ((kind, value),) = json.loads(line).items()
             if kind == "plan" and value != plan:
-                raise ValueError(f"{self._path} holds runs of another plan: {value}, not {dict(plan)}")
+                raise BadInput(f"{self._path} holds runs of another plan: {value}, not {dict(plan)}", param="json")
             if kind == "baseline":
                 results.baselines.append(Baseline(**value))
             elif kind == "run":
-                results.runs.append(RunRecord.of_json(value))
+                results.put(RunRecord.of_json(value))
         return results
 
     def _append(self, row: Mapping[str, Any]) -> None:

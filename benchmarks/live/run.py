@@ -35,6 +35,17 @@ class Plan:
     def num_updates(self) -> int:
         return self.num_episodes // self.batch_episodes
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """What runs must share to be compared."""
+        return {
+            "num_episodes": self.num_episodes,
+            "batch_episodes": self.batch_episodes,
+            "num_heldout": self.num_heldout,
+            "max_open": self.max_open,
+            "max_staleness_at_lag_1": self.max_staleness(1),
+        }
+
     def max_staleness(self, lag: int) -> int:
         """Versions behind which an episode is dropped: the service's own bound, on top of what the lag adds."""
         return MAX_STALENESS + 2 * (lag - 1)

@@ -43,3 +43,68 @@ def _show(report: Report, json: Path | None) -> None:
         typer.echo(f"{name:32} {value:.6g}")
     if json is not None:
         report.write(json)
+
+
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an earlier bench with the same file ended.")]
+Render = Annotated[Path | None, typer.Option(help="Measure nothing; make the page from the file of an earlier bench.")]
+Docs = Annotated[Path, typer.Option(help="Where the page and its picture go.")]
+
+
+@app.command()
+def recipes(
+    episodes: Annotated[int, typer.Option(min=1, help="Live episodes a run.")] = 480,
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    json: JsonFile = None,
+    recipes: Annotated[str, typer.Option(help="Comma-separated; all by default.")] = "",
+    batch_episodes: Annotated[int, typer.Option(min=1, help="Episodes an update.")] = 8,
+    resume: Resume = False,
+    render: Render = None,
+    docs: Docs = Path("docs"),
+) -> None:
+    """Every recipe on the live service, same policy and tasks. Each run is on disk beside the file when it ends."""
+    from rich.console import Console
+
+    from benchmarks.recipes import measure, plan_of_sizes
+    from benchmarks.recipes import render as render_page
+
+    if render is not None:
+        typer.echo(render_page(render, docs))
+        return
+    plan = plan_of_sizes(episodes, batch_episodes)
+    measure(plan, _names(recipes), seeds, _needed(json), is_resumed=resume, console=Console())
+
+
+@app.command()
+def staleness(
+    lag: Annotated[str, typer.Option(help="Comma-separated; the engine gets every so many-th version.")] = "1,4,8,16",
+    seeds: Annotated[int, typer.Option(min=1)] = 1,
+    json: JsonFile = None,
+    recipes: Annotated[str, typer.Option(help="Comma-separated; six by default.")] = "",
+    resume: Resume = False,
+    render: Render = None,
+    docs: Docs = Path("docs"),
+) -> None:
+    """Success and mismatch of recipes as the engine falls behind the learner."""
+    from rich.console import Console
+
+    from benchmarks.staleness import measure
+    from benchmarks.staleness import render as render_page
+
+    if render is not None:
+        typer.echo(render_page(render, docs))
+        return
+    try:
+        lags = [int(text) for text in _names(lag)]
+    except ValueError as error:
+        raise typer.BadParameter(f"{lag!r} is not a list of numbers", param_hint="--lag") from error
+    measure(_names(recipes), lags, seeds, _needed(json), is_resumed=resume, console=Console())
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _needed(json: Path | None) -> Path:
+    if json is None:
+        raise typer.BadParameter("say where the file goes", param_hint="--json")
+    return json
