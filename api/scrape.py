@@ -36,7 +36,8 @@ class Facts:
     gauges: dict[str, Gauge]
 
 
-def collect(tx: Transaction) -> Facts:
+def collect(tx: Transaction, group_size: int | None) -> Facts:
+    """``group_size`` is that of the learner's recipe: what waits for it depends on it."""
     steps, swaps = tx.steps.last(NUM_STEPS), tx.events.latest(("swap",), NUM_SWAPS)
     return Facts(
         episodes_by_status={status.value: count for status, count in tx.episodes.counts_by_status().items()},
@@ -45,12 +46,12 @@ def collect(tx: Transaction) -> Facts:
         steps_by_status={status.value: count for status, count in tx.steps.counts_by_status().items()},
         staleness=_staleness(steps),
         last_step=_numbers(steps),
-        gauges={**_queue(tx), **_versions(tx), **_swaps(swaps)},
+        gauges={**_queue(tx, group_size), **_versions(tx), **_swaps(swaps)},
     )
 
 
-def _queue(tx: Transaction) -> dict[str, Gauge]:
-    queue = tx.episodes.queue()
+def _queue(tx: Transaction, group_size: int | None) -> dict[str, Gauge]:
+    queue = tx.episodes.queue(group_size)
     age_s = None if queue.oldest_ready_at is None else max(0.0, time.time() - queue.oldest_ready_at)
     return {
         "queue_ready": Gauge("Graded episodes that wait for the learner", queue.num_ready),

@@ -32,4 +32,4 @@ def _expected_versions(tx: Transaction) -> set[int]:
 
 
 async def metrics_text(runtime: Runtime) -> bytes:
-    return runtime.metrics.render(await runtime.read(collect))
+    return runtime.metrics.render(await runtime.read(lambda tx: collect(tx, runtime.settings.recipe.group_size)))

@@ -39,6 +39,7 @@ class StepOut(Answer):
 class TrainingOut(Answer):
     """``num_ready`` episodes wait for a step (graded, trainable, not held out), ``num_ungraded`` for their verdict.
 
+    ``group_size`` is set for a ``recipe`` that compares the rollouts of a group: only whole groups are ready then.
     ``queue`` counts all episodes by status; ``steps`` are the last few, newest first.
     """
 
@@ -46,6 +47,8 @@ class TrainingOut(Answer):
     is_paused: bool
     current_version: int | None
     serving_version: int | None
+    recipe: str
+    group_size: int | None
     batch_episodes: int
     max_staleness_versions: int
     num_ready: int

@@ -15,16 +15,18 @@ NUM_LAST_STEPS = 20
 
 
 async def overview(runtime: Runtime) -> TrainingOut:
-    learner = runtime.settings.learner
+    learner, recipe = runtime.settings.learner, runtime.settings.recipe
 
     def collect(tx: Transaction) -> TrainingOut:
         control, steps, serving = tx.control.get(), tx.steps.last(NUM_LAST_STEPS), tx.weights.serving()
-        counts, queue = tx.episodes.counts_by_status(), tx.episodes.queue()
+        counts, queue = tx.episodes.counts_by_status(), tx.episodes.queue(recipe.group_size)
         return TrainingOut(
             state=_state(control.is_paused, steps),
             is_paused=control.is_paused,
             current_version=control.current_version,
             serving_version=serving.version if serving else None,
+            recipe=learner.recipe,
+            group_size=recipe.group_size,
             batch_episodes=learner.batch_episodes,
             max_staleness_versions=learner.max_staleness_versions,
             num_ready=queue.num_ready,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import AgentSettings
+from online_agent.config.settings import AgentSettings, LearnerSettings
 from online_agent.errors import Busy
 from tests.fakes.api import World, open_world
 
@@ -146,3 +146,23 @@ async def test_the_setting_does_not_touch_a_stream(grouping: World) -> None:
     assert answer.status_code == 200, answer.text
     row = (await grouping.client.get(f"/v1/episodes/{answer.headers['X-Episode-Id']}")).json()
     assert row["group_id"] is None
+
+
+async def test_for_a_recipe_of_groups_only_whole_groups_are_ready(tmp_path: Path) -> None:
+    async with open_world(tmp_path, learner=LearnerSettings(recipe="grpo")) as world:
+        await world.episode()
+        world.runner.hold()
+        group = await _post(world, group_size=3)
+        for episode_id in group["episode_ids"][:2]:
+            world.runner.finish(episode_id)
+
+        async def ready() -> tuple[int, bool]:
+            training = (await world.client.get("/v1/training")).json()
+            assert (training["recipe"], training["group_size"]) == ("grpo", 4)
+            num_ready = training["num_ready"]
+            exposition = (await world.client.get("/metrics")).text
+            return num_ready, f"online_agent_queue_ready {float(num_ready)}" in exposition
+
+        assert await ready() == (0, True)
+        world.runner.finish(group["episode_ids"][2])
+        assert await ready() == (3, True)
