@@ -24,6 +24,9 @@ async def test_values_at_the_edge_of_what_a_database_takes_are_answered_and_neve
         f"/v1/episodes/{'x' * 64}": 404,
         "/v1/episodes?env=%FF%FE": 200,
         "/v1/episodes?cursor=%0A": 400,
+        "/v1/episodes?group_id=a%00b": 400,
+        f"/v1/episodes?group_id={'%F0%9F%A4%96' * 20}": 200,
+        f"/v1/episodes?group_id={'x' * 101}": 400,
         f"/v1/episodes?weight_version={2**31 - 1}": 200,
         f"/v1/episodes?weight_version={2**31}": 400,
         f"/v1/weights/{2**31 - 1}": 404,
@@ -52,6 +55,16 @@ async def test_an_episode_its_feedback_and_its_erasure(world: World) -> None:
     assert whole["turns"][0]["spans"][1]["logprobs"] == [-0.5, -0.25, -1.0]
     assert (await world.client.delete(path)).status_code == 204
     assert (await world.client.get(path)).status_code == 404
+
+
+async def test_a_group_is_started_waited_for_listed_and_erased_one_by_one(world: World) -> None:
+    group = await world.episode(group_size=64)
+    assert [member["status"] for member in group["members"]] == ["graded"] * 64
+    path = f"/v1/episodes?group_id={group['group_id']}"
+    listed = (await world.client.get(f"{path}&limit=100")).json()["data"]
+    assert [row["id"] for row in listed] == group["episode_ids"][::-1]
+    assert (await world.client.delete(f"/v1/episodes/{group['id']}")).status_code == 204
+    assert len((await world.client.get(f"{path}&limit=100")).json()["data"]) == 63
 
 
 async def test_every_overview_answers(world: World) -> None:

@@ -86,7 +86,8 @@ class GroupRows(LayoutRows):
             if not chosen or not (is_full or allow_fewer):
                 return []
             episodes = self._lay_out(self._members(chosen), rule)
-            if len(episodes) == sum(groups[group_id] for group_id in chosen):
+            num_laid_out = len({episode.episode_id for episode in episodes})
+            if num_laid_out == sum(groups[group_id] for group_id in chosen):
                 return episodes
 
     def _members(self, group_ids: Sequence[str]) -> list[Any]:
