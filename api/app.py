@@ -16,6 +16,7 @@ from api import errors
 from api.adaptation.router import router as adaptation
 from api.auth import Authentication
 from api.changes.router import router as changes
+from api.chat.router import router as chat
 from api.dashboard.router import router as dashboard
 from api.envs.router import router as envs
 from api.episodes.router import router as episodes
@@ -33,7 +34,7 @@ from api.weights.router import router as weights
 from online_agent.config.environment import settings_of_environment
 from online_agent.config.settings import Settings
 
-ROUTERS = (episodes, feedback, weights, training, envs, changes, adaptation, events, keys, health, dashboard)
+ROUTERS = (chat, episodes, feedback, weights, training, envs, changes, adaptation, events, keys, health, dashboard)
 
 OpenRuntime = Callable[[Settings], AbstractAsyncContextManager[Runtime]]
 

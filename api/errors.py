@@ -63,6 +63,13 @@ def error_response(
     return Response(orjson.dumps(body.model_dump()), status, dict(headers or {}), "application/json")
 
 
+def error_body(error: OnlineAgentError) -> dict[str, Any]:
+    """What stands in the answer for one of our own errors."""
+    kind = _type_of(error.http_status)
+    body = ErrorBody(type=kind, message=error.message, param=error.param, code=error.code)
+    return ErrorAnswer(error=body).model_dump()
+
+
 def answer_for(error: OnlineAgentError) -> Response:
     """The HTTP answer for one of our own errors, with Retry-After where a retry is worth it."""
     headers: dict[str, str] = {}

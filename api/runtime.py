@@ -20,6 +20,7 @@ from api.metrics import ApiMetrics
 from envs.protocols import Environment
 from online_agent.agent.runner import EpisodeRunner
 from online_agent.config.settings import Settings
+from online_agent.gateway.gateway import Gateway
 from online_agent.serving.client import EngineClient
 from online_agent.store.session import Database, Transaction
 from online_agent.weights.store import WeightStore
@@ -46,6 +47,7 @@ class Runtime:
     jobs: Jobs
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
     task_counter: TaskCounter = field(default_factory=TaskCounter)
+    gateway: Gateway | None = None
     is_draining: bool = False
     _work: set[asyncio.Task[Any]] = field(default_factory=set)
     _num_waiting: int = 0

@@ -14,6 +14,7 @@ from envs.sandbox.nsjail import NsjailSandbox
 from online_agent.agent.runner import EpisodeRunner
 from online_agent.config.settings import SandboxSettings, Settings
 from online_agent.errors import ConfigError
+from online_agent.gateway.gateway import Gateway
 from online_agent.jobs.enqueue import JobQueue, tolerant
 from online_agent.rendering.renderer import ChatRenderer
 from online_agent.serving.connect import connect
@@ -62,7 +63,10 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
 
         runner = EpisodeRunner(db, engine, renderer, environments, settings.agent, on_finished)
         stack.push_async_callback(runner.drain, settings.api.drain_timeout_s)
-        yield Runtime(settings, db, threads, weights, engine, environments, runner, jobs)
+        gateway = Gateway(db, engine, renderer, settings.gateway, settings.agent, threads)
+        gateway.start_sweeping()
+        stack.push_async_callback(gateway.close)
+        yield Runtime(settings, db, threads, weights, engine, environments, runner, jobs, gateway=gateway)
 
 
 def _model_dir(weights: WeightStore) -> Path:

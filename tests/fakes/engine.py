@@ -25,10 +25,12 @@ import uvicorn
 from safetensors.numpy import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from online_agent.serving.experts import ExpertShape
+
+_PER_TOKEN = ("output_token_logprobs", "output_top_logprobs")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -37,7 +39,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Reply:
     """What one generation says. ``logprobs`` default to -0.5 each; None stands for JSON null.
 
-    ``raw`` is merged over the finished answer's ``meta_info``: for answers that do not line up.
+    ``raw`` is merged over the finished answer's ``meta_info``: for answers that do not line up. A stream of it breaks
+    off after ``breaks_after`` tokens, without its end.
     """
 
     token_ids: Sequence[int]
@@ -45,6 +48,7 @@ class Reply:
     finish_reason: str = ""
     delay_s: float = 0.0
     raw: dict[str, Any] = field(default_factory=dict)
+    breaks_after: int | None = None
 
 
 @dataclass
@@ -71,6 +75,7 @@ class ScriptedEngine:
         self.faults: deque[str] = deque()
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.token_delay_s = 0.0
+        self.cumulative_streams = False
         self.experts: ExpertShape | None = None
         self.model_path, self.version_label = str(model_dir or ""), str(version)
         self._parameters = _served_parameters(model_dir) if model_dir else {}
@@ -175,18 +180,59 @@ class ScriptedEngine:
         if body["rid"] in self._running:
             return _json({"error": {"message": f"Duplicate request ID detected: {body['rid']}"}}, 400)
         await self._admits.wait()
+        reply = self.replies.popleft() if self.replies else Reply(self._own_words(input_ids, body["sampling_params"]))
+        if body.get("stream"):
+            return StreamingResponse(self._events(reply, body), media_type="text/event-stream")
+        return _json(await self._run(reply, body))
+
+    async def _run(
+        self, reply: Reply, body: dict[str, Any], tell: Callable[[int], None] = lambda token_id: None
+    ) -> dict[str, Any]:
         run = self._running[body["rid"]] = _Running(body["rid"])
         self._is_idle.clear()
         try:
-            return await self._play(run, body)
+            return await self._play(run, reply, body, tell)
         finally:
             del self._running[run.rid]
             if not self._running:
                 self._is_idle.set()
 
-    async def _play(self, run: _Running, body: dict[str, Any]) -> Response:
+    async def _events(self, reply: Reply, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        """Each event holds what is new in it, or everything up to then (``cumulative_streams``)."""
+        told: asyncio.Queue[int | None] = asyncio.Queue()
+        work = asyncio.create_task(self._run(reply, body, told.put_nowait))
+        work.add_done_callback(lambda _: told.put_nowait(None))
+        ids: list[int] = []
+        logprobs = [-0.5] * len(reply.token_ids) if reply.logprobs is None else list(reply.logprobs)
+        try:
+            while (token_id := await told.get()) is not None:
+                ids.append(token_id)
+                triples = [[p, i, None] for p, i in zip(logprobs, ids, strict=False)]
+                start = 0 if self.cumulative_streams else len(ids) - 1
+                meta: dict[str, Any] = {"id": body["rid"], "finish_reason": None, "completion_tokens": len(ids)}
+                meta |= {"weight_version": self.version_label, "output_token_logprobs": triples[start:]}
+                if num := body.get("top_logprobs_num"):
+                    meta["output_top_logprobs"] = [self._top(p, i, num) for p, i, _ in triples[start:]]
+                yield _event({"output_ids": ids[start:], "meta_info": meta})
+                if len(ids) == reply.breaks_after:
+                    return
+            final = await work
+            if not self.cumulative_streams:
+                final["output_ids"] = []
+                final["meta_info"] |= {key: [] for key in _PER_TOKEN if key in final["meta_info"]}
+            yield _event(final)
+            yield b"data: [DONE]\n\n"
+        finally:
+            work.cancel()
+
+    def _top(self, logprob: float | None, token_id: int, num: int) -> list[list[Any]]:
+        """The sampled token, then others, each less likely than the one before."""
+        return [[logprob, token_id, None]] + [[-3.0 - n, (token_id + n) % self.vocab_size, None] for n in range(1, num)]
+
+    async def _play(
+        self, run: _Running, reply: Reply, body: dict[str, Any], tell: Callable[[int], None]
+    ) -> dict[str, Any]:
         input_ids, params = body["input_ids"], body["sampling_params"]
-        reply = self.replies.popleft() if self.replies else Reply(self._own_words(input_ids, params))
         await asyncio.sleep(reply.delay_s)
         cached = max((_common_prefix(input_ids, entry) for entry in self._cache), default=0)
         sampled: list[int] = []
@@ -200,6 +246,7 @@ class ScriptedEngine:
                 break
             sampled.append(token_id)
             run.versions.append(self.version_label)
+            tell(token_id)
             if token_id in stops:
                 finish = {"type": "stop", "matched": token_id}
                 break
@@ -221,10 +268,12 @@ class ScriptedEngine:
             "weight_versions": _spans(run.versions),
             "output_token_logprobs": [[p, i, None] for p, i in zip(logprobs, sampled, strict=False)],
         }
+        if num := body.get("top_logprobs_num"):
+            meta["output_top_logprobs"] = [self._top(p, i, num) for p, i in zip(logprobs, sampled, strict=False)]
         if self.experts is not None and body.get("return_routed_experts"):
             rows = experts_of(input_ids + sampled, self.experts)[body.get("routed_experts_start_len", 0) : -1]
             meta["routed_experts"] = base64.b64encode(rows.astype("<i4").tobytes()).decode()
-        return _json({"output_ids": sampled, "meta_info": meta | reply.raw})
+        return {"output_ids": sampled, "meta_info": meta | reply.raw}
 
     def _own_words(self, input_ids: list[int], params: dict[str, Any]) -> list[int]:
         weights = hashlib.sha256("".join(self._parameters.values()).encode()).digest()
@@ -351,6 +400,10 @@ def _served_parameters(model_dir: Path) -> dict[str, str]:
             rows.append(np.zeros((-len(tensor) % 64, tensor.shape[1]), tensor.dtype))
         parameters[served] = hashlib.sha256(np.concatenate(rows).tobytes()).hexdigest()[:16]
     return parameters
+
+
+def _event(content: Any) -> bytes:
+    return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
 def _spans(versions: Sequence[int | str]) -> list[dict[str, Any]]:
