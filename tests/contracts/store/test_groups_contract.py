@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -346,3 +348,44 @@ def test_a_group_is_in_one_batch_whole_or_in_none(
             assert [e for of, e in episodes if of == group] == world.groups[str(group)]
     with db.reading() as tx:
         assert tx.episodes.trained_twice() == 0
+
+
+NUM_CLIENTS, GROUPS_EACH = 4, 8
+
+
+def _serve_groups(db: Database, seed: int) -> list[list[str]]:
+    """The members of each group that can be trained on. Each one meets its fate in a transaction of its own."""
+    chance = random.Random(seed)
+    trainable = []
+    for _ in range(GROUPS_EACH):
+        _, members = open_group(db, chance.randint(2, 5))
+        graded = []
+        for episode_id in chance.sample(members, len(members)):
+            if chance.random() < 0.75:
+                graded.append(episode_id)
+            _meet(db, episode_id, "graded" if episode_id in graded else chance.choice(("failed", "untrainable")))
+        trainable.append(sorted(graded))
+    return trainable
+
+
+def test_groups_stay_whole_while_their_members_arrive_in_many_transactions(db: Database) -> None:
+    seed_version(db)
+    batches: list[list[str]] = []
+    with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        clients = [pool.submit(_serve_groups, db, seed) for seed in range(NUM_CLIENTS)]
+        while True:
+            is_over = all(client.done() for client in clients)
+            step = reserve_step(db, 6, current_version=10, group_size=SIZE)
+            if step is not None:
+                commit_step(db, step)
+                batches.append(_taken(db, step))
+            elif is_over:
+                break
+        groups = [members for client in clients for members in client.result() if len(members) > 1]
+    left = {episode_id for batch in _train_everything(db, 6) for episode_id in (e.id for e in batch)}
+    batch_of = {episode_id: number for number, batch in enumerate(batches) for episode_id in batch}
+    assert sum(map(len, batches)) == len(batch_of)
+    for members in groups:
+        assert len({batch_of.get(episode_id) for episode_id in members}) == 1, members
+        assert (members[0] in batch_of) != (members[0] in left)
+    assert set(batch_of) | left == {episode_id for members in groups for episode_id in members}
