@@ -12,6 +12,7 @@ from torch import Tensor
 
 from online_agent.config.settings import LearnerSettings
 from online_agent.learner.models import Actor, Critic, load_causal_lm
+from online_agent.learner.packing import feed_packed
 from online_agent.learner.ranks import Ranks
 from online_agent.learner.reference import PolicyReference
 from online_agent.learner.routing import RoutingShape
@@ -46,6 +47,8 @@ def build_networks(model_dir: Path, settings: LearnerSettings, recipe: Recipe, r
     torch.manual_seed(settings.seed)
     causal_lm = load_causal_lm(model_dir)
     actor = policy_of(causal_lm).to(ranks.device)
+    if settings.batching == "packed":
+        feed_packed(causal_lm, settings)
     critic = critic_of(causal_lm, settings, recipe)
     reference = PolicyReference(actor, recipe.average, replays_routing=recipe.replays_routing)
     return Networks(

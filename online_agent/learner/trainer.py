@@ -156,7 +156,8 @@ class PolicyTrainer:
             world_size=self.ranks.world_size,
         )
         batches = [collate(episodes, chosen, self.ranks.device) for chosen in rows]
-        sheet.put(batch__non_pad_share=_non_pad_share(episodes, batches))
+        is_packed = self.settings.batching == "packed"
+        sheet.put(batch__non_pad_share=1.0 if is_packed else _non_pad_share(episodes, batches))
         counts = StepCounts(
             num_tokens=sum(e.num_action_tokens for e in episodes),
             num_episodes=sum(1 for e in episodes if num_fed_tokens(e)),

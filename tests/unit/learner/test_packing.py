@@ -12,11 +12,13 @@ from online_agent.learner import packing
 from online_agent.learner.batching import collate
 from online_agent.learner.models import Actor, Critic, load_causal_lm
 from online_agent.learner.packing import feed_packed, feeds_packed, pack
+from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.training_episodes import random_episodes
 
 CPU = torch.device("cpu")
 SETTINGS = LearnerSettings()
+pytestmark = SILENCED
 
 
 def test_rows_are_fed_up_to_the_last_position_that_is_read():
@@ -121,3 +123,21 @@ def test_packing_on_cuda_says_what_it_needs(padded_and_packed, monkeypatch, is_i
 def test_a_model_with_layers_of_another_kind_is_refused(padded_and_packed):
     with pytest.raises(ConfigError, match="does not know the layers"):
         feed_packed(padded_and_packed[0], SETTINGS)
+
+
+LOSSES = ("actor/loss", "actor/grad_norm", "critic/loss", "critic/loss_last", "critic/grad_norm", "ewma/active_share")
+
+
+@pytest.mark.parametrize("recipe", ["sao", "sat-grpo"])
+def test_steps_of_a_packed_trainer_are_those_of_one_that_pads(make_trainer, recipe):
+    padded = make_trainer(recipe, micro_batch_tokens=90)
+    packed = make_trainer(recipe, micro_batch_tokens=90, batching="packed")
+    episodes = [dataclasses.replace(e, group_id=f"g{i // 4}") for i, e in enumerate(random_episodes(8, VOCAB_SIZE))]
+
+    for version in range(2):
+        expected, got = (t.step(episodes, version=version, is_warmup=False) for t in (padded, packed))
+        assert got.metrics["batch/non_pad_share"] == 1.0 > expected.metrics["batch/non_pad_share"]
+        measured = {key: expected.metrics[key] for key in LOSSES if expected.metrics[key] is not None}
+        assert {key: got.metrics[key] for key in measured} == pytest.approx(measured, rel=1e-5)
+    for name, parameter in padded.actor.parameters().items():
+        torch.testing.assert_close(packed.actor.parameters()[name], parameter, rtol=0, atol=1e-5, msg=name)
