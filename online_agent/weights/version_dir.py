@@ -26,7 +26,8 @@ from online_agent.weights.tensors import read_header, read_headers
 
 _SERVED_FILES = (f"{SERVING_NAME}/config.json", f"{SERVING_NAME}/tokenizer.json")
 # What the learner cannot continue without. Seed versions have no learner state yet.
-_STEP_FILES = (f"{LEARNER_NAME}/critic.safetensors", f"{LEARNER_NAME}/state.json")
+# A recipe without a critic leaves none behind; whether one belongs to it is the learner's to judge.
+_STEP_FILES = (f"{LEARNER_NAME}/state.json",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def test_a_published_version_is_never_written_again(store: WeightStore) -> None:
     assert store.open(1).manifest == first
 
 
-@pytest.mark.parametrize("missing", ["serving/config.json", "serving/tokenizer.json", "learner/critic.safetensors"])
+@pytest.mark.parametrize("missing", ["serving/config.json", "serving/tokenizer.json", "learner/state.json"])
 def test_an_incomplete_version_is_not_published(store: WeightStore, missing: str) -> None:
     def write() -> None:
         with store.writer(1, parent=0, step=1) as directory:
