@@ -26,6 +26,7 @@ from online_agent.config.settings import Settings
 from online_agent.errors import BrokerUnavailable, ConfigError, Fenced, StorageFull
 from online_agent.learner.report import ReferenceReset, StepReport
 from online_agent.learner.stages import Stage
+from online_agent.serving.experts import read_expert_shape
 from online_agent.store.records import Control, ResetRequest, StepNew, VersionNew
 from online_agent.store.repositories.steps import step_identity
 from online_agent.store.session import Database, Transaction
@@ -73,6 +74,7 @@ class LearnerLoop:
         self._on_stage = on_stage
         self._incarnation = secrets.token_hex(8)
         self._fence = 0
+        self._needs_experts = False
         self._skipped_in_a_row = 0
         self._is_storage_full = False
         self._beaten_at = 0.0
@@ -92,6 +94,7 @@ class LearnerLoop:
         for step in released:
             _log.warning("own reservation released", step=step)
         self._restore(control)
+        self._needs_experts = self._settings.recipe.replays_routing and self._has_experts()
         self._beat()
 
     def run(self, stop: threading.Event) -> None:
@@ -151,6 +154,13 @@ class LearnerLoop:
         self._announce(version)
         return True
 
+    def _has_experts(self) -> bool:
+        """Whether the policy is a mixture of experts; a dense one has no routing to replay."""
+        has_experts = read_expert_shape(self._weights.open(self.version).serving_dir) is not None
+        if not has_experts:
+            _log.info("routing is not replayed: the policy has no experts", recipe=self._settings.learner.recipe)
+        return has_experts
+
     def _reserve(self) -> tuple[int, list[TrainingEpisode]] | None:
         learner = self._settings.learner
         with self._db.transaction() as tx:
@@ -161,6 +171,7 @@ class LearnerLoop:
                 self.version,
                 learner.max_staleness_versions,
                 group_size=self._group_size,
+                needs_experts=self._needs_experts,
             )
             if not episodes:
                 return None

@@ -71,7 +71,9 @@ class GroupRows(LayoutRows):
         num_ready, oldest_at = self._db.execute(counts.where(*_IS_READY)).one()
         return int(num_ready), oldest_at
 
-    def _oldest_groups(self, batch: int, rule: FeedbackRule, *, allow_fewer: bool) -> list[TrainingEpisode]:
+    def _oldest_groups(
+        self, batch: int, rule: FeedbackRule, *, allow_fewer: bool, needs_experts: bool
+    ) -> list[TrainingEpisode]:
         """The episodes of the oldest groups that fit in ``batch``, group after group; the first always fits.
 
         Empty when more would fit than wait (unless ``allow_fewer``).
@@ -85,7 +87,7 @@ class GroupRows(LayoutRows):
             chosen, is_full = fit(groups, batch)
             if not chosen or not (is_full or allow_fewer):
                 return []
-            episodes = self._lay_out(self._members(chosen), rule)
+            episodes = self._lay_out(self._members(chosen), rule, needs_experts=needs_experts)
             num_laid_out = len({episode.episode_id for episode in episodes})
             if num_laid_out == sum(groups[group_id] for group_id in chosen):
                 return episodes

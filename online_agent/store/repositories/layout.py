@@ -50,8 +50,11 @@ class _Turns:
 
 
 class LayoutRows(Repository):
-    def _lay_out(self, rows: Sequence[Any], rule: FeedbackRule) -> list[TrainingEpisode]:
-        """The episodes of rows of ``LAYOUT_COLUMNS``, in their order. One that does not line up is dropped instead.
+    def _lay_out(
+        self, rows: Sequence[Any], rule: FeedbackRule, *, needs_experts: bool = False
+    ) -> list[TrainingEpisode]:
+        """The episodes of rows of ``LAYOUT_COLUMNS``, in their order. One that does not line up is dropped instead, and
+        with ``needs_experts`` one whose experts are not known.
 
         A client's episode may be several rows, one for each of its segments (see store/segments.py).
         """
@@ -71,16 +74,21 @@ class LayoutRows(Repository):
                 dropped = {"status": EpisodeStatus.DROPPED, "drop_reason": "misaligned"}
                 values = {**dropped, "untrainable_reason": error.message}
                 self._db.execute(update(Episode).where(Episode.id == row.id).values(values))
-            else:
-                episodes += [
-                    replace(
-                        episode,
-                        task_id=f"{row.env}/{row.task_id}",
-                        group_id=row.group_id,
-                        routed_experts=_routed_experts(episode, turns[row.id].experts),
-                    )
-                    for episode in laid
-                ]
+                continue
+            whole = [
+                replace(
+                    episode,
+                    task_id=f"{row.env}/{row.task_id}",
+                    group_id=row.group_id,
+                    routed_experts=_routed_experts(episode, turns[row.id].experts),
+                )
+                for episode in laid
+            ]
+            if needs_experts and any(episode.routed_experts is None for episode in whole):
+                unrouted = {"status": EpisodeStatus.DROPPED, "drop_reason": "no_experts"}
+                self._db.execute(update(Episode).where(Episode.id == row.id).values(unrouted))
+                continue
+            episodes += whole
         return episodes
 
     def _turns(self, episode_ids: Sequence[str]) -> dict[str, _Turns]:

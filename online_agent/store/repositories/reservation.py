@@ -5,6 +5,7 @@ has action tokens. A reservation first drops, one by one and with the reason,
 
 - ``stale:k``        k = current version - oldest version of its action tokens, more than ``max_staleness``;
 - ``rolled_back:v``  it was under way while version v served, and a rollback has gone behind v;
+- ``no_experts``     the recipe replays the engine's choice of experts, and not every token has one;
 
 then takes the oldest by time of finishing, members of groups like all others. A recipe that compares the rollouts of a
 group names its group size, and takes whole groups (see groups.py). Episodes outside the queue's rule, held-out ones
@@ -47,6 +48,7 @@ class ReservationRows(GroupRows):
         *,
         allow_fewer: bool = False,
         group_size: int | None = None,
+        needs_experts: bool = False,
     ) -> list[TrainingEpisode]:
         """The ``batch`` oldest episodes of the queue, reserved for ``step`` with the reward they are trained with.
 
@@ -57,7 +59,7 @@ class ReservationRows(GroupRows):
 
         With ``group_size``, that of the recipe, these are whole groups, the oldest complete ones that fit in ``batch``
         episodes and at least one; a group counts whatever the size it was asked for in. What belongs to no group is
-        dropped.
+        dropped. With ``needs_experts``, so is an episode without the experts of every token before its last action.
         """
         if batch < 1 or max_staleness < 0:
             raise BadInput(f"batch must be >= 1 and max_staleness >= 0, got {batch} and {max_staleness}")
@@ -66,7 +68,7 @@ class ReservationRows(GroupRows):
         self._drop_stale(current_version, max_staleness)
         self._drop_rolled_back()
         oldest = self._oldest if group_size is None else self._oldest_groups
-        episodes = oldest(batch, rule, allow_fewer=allow_fewer)
+        episodes = oldest(batch, rule, allow_fewer=allow_fewer, needs_experts=needs_experts)
         if episodes:
             self._take(step, episodes)
         return episodes
@@ -150,7 +152,9 @@ class ReservationRows(GroupRows):
             update(Episode).where(*_QUEUED, gone.is_not(None)).values(status=EpisodeStatus.DROPPED, drop_reason=reason)
         )
 
-    def _oldest(self, batch: int, rule: FeedbackRule, *, allow_fewer: bool) -> list[TrainingEpisode]:
+    def _oldest(
+        self, batch: int, rule: FeedbackRule, *, allow_fewer: bool, needs_experts: bool
+    ) -> list[TrainingEpisode]:
         """The oldest of the queue that can be laid out. One that cannot is dropped and the next one takes its place.
 
         Empty when fewer than ``batch`` wait (unless ``allow_fewer``).
@@ -173,5 +177,5 @@ class ReservationRows(GroupRows):
             if not rows:
                 break
             after = (rows[-1].finished_at, rows[-1].id)
-            episodes.extend(self._lay_out(rows, rule))
+            episodes.extend(self._lay_out(rows, rule, needs_experts=needs_experts))
         return episodes if allow_fewer or len(episodes) >= batch else []

@@ -95,6 +95,21 @@ def test_reserved_episodes_carry_the_experts_of_every_token_an_action_was_sample
     assert experts[1] is None
 
 
+def test_a_recipe_that_replays_experts_drops_those_without_and_the_next_one_takes_their_place(db: Database) -> None:
+    chosen = np.zeros((5, 2, 3), np.uint8)
+    seed_version(db)
+    without, with_experts = open_episode(db), open_episode(db)
+    with db.transaction() as tx:
+        for episode_id, blob in ((without, None), (with_experts, pack_experts(chosen, 0))):
+            tx.episodes.add_turn(episode_id, replace(make_turn(0, num_tokens=2), routed_experts=blob))
+            tx.episodes.finish(episode_id, StopReason.SUBMITTED, None)
+            tx.episodes.grade(episode_id, Verdict(1.0, True))
+        reserved = tx.episodes.reserve(1, 1, 0, 8, needs_experts=True)
+        assert [episode.id for episode in reserved] == [with_experts]
+        assert tx.episodes.drops_by_reason() == {"no_experts": 1}
+        tx.connection.rollback()
+
+
 def test_too_few_episodes_reserve_nothing(db: Database) -> None:
     seed_version(db)
     episode_id = graded_episode(db)
