@@ -32,7 +32,7 @@ SUCCESS_HEADER = ("recipe", "before", "after", f"beyond {REFERENCE}", "live", f"
 TRAINING_HEADER = (
     "recipe",
     "masked",
-    "kept",
+    "clipped",
     "mean abs(log π − log μ)",
     "staleness",
     "ρ",
@@ -108,9 +108,9 @@ def _how(report: Mapping[str, Any]) -> str:
         f"Made by `online-agent bench recipes --render FILE` from the file of one bench; no number here is typed in. "
         f"Each run: {episodes} live episodes ({episodes // batch} updates of {batch}), then {plan['num_heldout']} "
         f"held-out tasks sampled at temperature 1 under the weights the run ends with. All recipes of a seed start "
-        f"from the same policy, are sent the same tasks in the same order (recipes of groups each task several times) and "
-        f"are measured on the same held-out tasks. Up to {plan['max_open']} episodes are under way or wait, so that "
-        f"training is asynchronous: see the column on staleness. Learning rates are the service's defaults for every "
+        f"from the same policy, are sent the same tasks in the same order (recipes of groups each task several times) "
+        f"and are measured on the same held-out tasks. Up to {plan['max_open']} episodes are under way or wait: "
+        f"training is asynchronous, see the column on staleness. Learning rates are the service's defaults for every "
         f"recipe; Adam takes no notice of a loss's scale, so other aggregations need no rate of their own. "
         f"The world does not change during a run. Machine: {machine['num_cores']} cores ({machine['processor']}), "
         f"torch {machine['torch']}, sglang {machine['sglang']}, deepspeed {machine['deepspeed']}.\n\n"
@@ -134,7 +134,7 @@ def _training_cells(row: Row) -> list[str]:
     return [
         row.key.name,
         percent(row, "masked_share"),
-        percent(row, "kept_share"),
+        percent(row, "clipped_share"),
         figure(row, "mean_abs_logp", 4),
         figure(row, "staleness", 1),
         figure(row, "rho", 3),

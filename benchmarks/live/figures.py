@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -19,7 +20,7 @@ from benchmarks.live.summary import REFERENCE, Row, RowKey, runs_of
 
 BLUE, GREY, RED = "#1f4e79", "#9aa5b1", "#c0392b"
 NUM_CURVE_POINTS = 60
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "online-agent", "font.size": 8}
+STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "online-agent", "font.size": 8}
 PANELS = (
     ("mean_abs_logp", "mean |log π − log μ|"),
     ("masked_share", "masked share of action tokens"),
@@ -44,7 +45,7 @@ def staleness_figure(table: Sequence[Row], path: Path) -> None:
         lags = sorted({row.key.lag for row in table})
         for number, recipe in enumerate(recipes):
             rows = sorted((r for r in table if r.key.name == recipe), key=lambda r: r.key.lag)
-            style = {"color": f"C{number}", "marker": "o", "ms": 3.5, "lw": 1.2, "label": recipe}
+            style: dict[str, Any] = {"color": f"C{number}", "marker": "o", "ms": 3.5, "lw": 1.2, "label": recipe}
             shift = 1 + 0.03 * (number - len(recipes) / 2)  # intervals of the same lag stand side by side
             _draw_success(panels.flat[0], rows, shift, style)
             for axes, (name, _) in zip(panels.flat[1:], PANELS, strict=True):
@@ -105,7 +106,7 @@ def mean_curve(results: Results, key: RowKey) -> list[float]:
     return [float(np.mean([c[i] for c in curves])) for i in range(length)]
 
 
-def _draw_success(axes: Axes, rows: Sequence[Row], shift: float, style: dict[str, object]) -> None:
+def _draw_success(axes: Axes, rows: Sequence[Row], shift: float, style: dict[str, Any]) -> None:
     known = [(r.key.lag * shift, r.after) for r in rows if r.after is not None]
     axes.plot([x for x, _ in known], [e.mean for _, e in known], **style)
     for x, e in known:

@@ -121,12 +121,12 @@ class Pipeline:
             try:
                 await self._measure_seed(run, spec)
                 await run.train()
-                if following is not None:
-                    self._next = self._launch(engine, following)
+                self._launch_next(engine, following)
                 say(f"{spec.label} · held-out tasks")
                 await run.evaluate()
                 return await run.record(None)
             except FAILURES as error:
+                self._launch_next(engine, following)
                 words = service.learners_last_words() if isinstance(error, RunFailed) else ""
                 return await self._record_of_failure(run, spec, f"{_reason(error)} {words}".strip())
 
@@ -144,6 +144,10 @@ class Pipeline:
             return await run.record(failure)
         except FAILURES as error:
             return RunRecord(spec=spec, failure=f"{failure}; then the service could not tell more: {_reason(error)}")
+
+    def _launch_next(self, engine: SharedEngine, following: RunSpec | None) -> None:
+        if following is not None and self._next is None:
+            self._next = self._launch(engine, following)
 
     def _launch(self, engine: SharedEngine, spec: RunSpec) -> RunService:
         self._num_services += 1

@@ -29,7 +29,7 @@ class Plan:
     num_heldout: int
     max_open: int
     heldout_concurrency: int = 48
-    stall_s: float = 60.0
+    stall_s: float = 90.0
 
     @property
     def num_updates(self) -> int:
@@ -82,6 +82,7 @@ class LiveRun:
 
     async def record(self, failure: str | None) -> RunRecord:
         """Everything the service can still tell. Raises ApiFailure when it cannot tell anything."""
+        await self._traffic.stop()
         steps = [s async for s in self._api.pages("/v1/training/steps", limit=PAGE)]
         committed = [s["metrics"] for s in reversed(steps) if s["status"] == "committed"]
         events = [e async for e in self._api.pages("/v1/events", limit=PAGE)]

@@ -21,7 +21,14 @@ MEANS = {
     "masked_high_share": "tokens/masked_high_share",
     "mean_abs_logp": "mismatch/mean_abs_logp",
     "staleness": "staleness/mean_versions",
-    "rho": "ewma/active_share",
+    "rho": "tokens/active_share",
+    "clipped_low_share": "tokens/clipped_low_share",
+    "clipped_high_share": "tokens/clipped_high_share",
+    "ewma_active_share": "ewma/active_share",
+    "ewma_mean_age": "ewma/mean_age",
+    "sat_gate_rate": "sat/gate_rate",
+    "old_logits_seconds": "old_logits/seconds",
+    "reference_mean_abs_log_ratio": "reference/mean_abs_log_ratio",
     "effective_sample_share": "ratio/effective_sample_share",
     "explained_variance": "critic/explained_variance",
     "actor_grad_norm": "actor/grad_norm",
@@ -116,6 +123,8 @@ def step_figures(metrics_by_step: Sequence[Mapping[str, Any]]) -> dict[str, floa
     figures: dict[str, float | None] = {name: _mean(after_warmup, key) for name, key in MEANS.items()}
     total, kept = _mean(after_warmup, "tokens/total"), _mean(after_warmup, "tokens/kept")
     figures["kept_share"] = kept / total if kept is not None and total else None
+    low, high = figures["clipped_low_share"], figures["clipped_high_share"]
+    figures["clipped_share"] = None if low is None or high is None else low + high
     seconds = [m["seconds/total"] for m in after_warmup if m.get("seconds/total") is not None]
     figures["seconds_per_update"] = statistics.median(seconds) if seconds else None
     stalest = [m["staleness/max_versions"] for m in after_warmup if m.get("staleness/max_versions") is not None]

@@ -69,6 +69,12 @@ class LiveTraffic:
         """Every episode that was sent has ended."""
         await asyncio.gather(*self._senders)
 
+    async def stop(self) -> None:
+        """Nobody waits for an episode any more; those under way end by themselves."""
+        for sender in self._senders:
+            sender.cancel()
+        await asyncio.gather(*self._senders, return_exceptions=True)
+
     async def _send(self) -> None:
         while not self._is_over.is_set():
             if self._in_flight + self._waiting + self._group_size > self._max_open:
