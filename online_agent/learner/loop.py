@@ -26,12 +26,12 @@ from online_agent.config.settings import Settings
 from online_agent.errors import BrokerUnavailable, ConfigError, Fenced, StorageFull
 from online_agent.learner.report import ReferenceReset, StepReport
 from online_agent.learner.stages import Stage
-from online_agent.serving.experts import read_expert_shape
 from online_agent.store.records import Control, ResetRequest, StepNew, VersionNew
 from online_agent.store.repositories.steps import step_identity
 from online_agent.store.session import Database, Transaction
 from online_agent.telemetry.logging import get_logger
 from online_agent.types import TrainingEpisode, VersionOrigin
+from online_agent.weights.experts import read_expert_shape
 from online_agent.weights.store import WeightStore
 
 PROCESS_NAME = "learner"

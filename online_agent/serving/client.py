@@ -25,9 +25,10 @@ import orjson
 
 from online_agent.errors import EngineProtocolError, EngineRejected, EngineUnavailable
 from online_agent.serving.answers import error_message, parse_generation, parse_version
-from online_agent.serving.experts import ExpertsAsked, ExpertShape
+from online_agent.serving.experts import ExpertsAsked
 from online_agent.serving.streams import END, StreamAssembler, StreamPart
 from online_agent.types import Generation, Int32Array, Sampling
+from online_agent.weights.experts import ExpertShape
 
 _RequestContext = AbstractAsyncContextManager[aiohttp.ClientResponse]
 

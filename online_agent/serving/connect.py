@@ -5,7 +5,7 @@ from __future__ import annotations
 from online_agent.config.settings import Settings
 from online_agent.serving.adapter_client import AdapterClient
 from online_agent.serving.client import EngineClient
-from online_agent.serving.experts import ExpertShape
+from online_agent.weights.experts import ExpertShape
 
 
 def connect(

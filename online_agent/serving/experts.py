@@ -14,23 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from online_agent.config.settings import EngineSettings
 from online_agent.errors import ConfigError
 from online_agent.types import RoutedExperts
+from online_agent.weights.experts import ExpertShape, read_expert_shape
 
 MAX_EXPERTS = 256
 """A choice is stored in one byte."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertShape:
-    """What a row holds: one entry for each layer and each of the ``num_chosen`` out of ``num_experts``."""
-
-    num_layers: int
-    num_chosen: int
-    num_experts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +30,6 @@ class ExpertsAsked:
 
     shape: ExpertShape
     first_token: int
-
-
-def read_expert_shape(serving_dir: Path) -> ExpertShape | None:
-    """The mixture that the directory's configuration describes; None for a model without experts."""
-    config_file = serving_dir / "config.json"
-    try:
-        config = orjson.loads(config_file.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise ConfigError(f"cannot read {config_file}: {error}") from error
-    config = config.get("text_config") or config
-    num_experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
-    num_chosen = config.get("num_experts_per_tok")
-    if not num_experts or not num_chosen:
-        return None
-    return ExpertShape(int(config["num_hidden_layers"]), int(num_chosen), int(num_experts))
 
 
 def recorded_experts(settings: EngineSettings, serving_dir: Path) -> ExpertShape | None:

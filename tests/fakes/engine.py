@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from online_agent.serving.experts import ExpertShape
+from online_agent.weights.experts import ExpertShape
 
 _PER_TOKEN = ("output_token_logprobs", "output_top_logprobs")
 

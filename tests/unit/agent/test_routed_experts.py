@@ -13,9 +13,9 @@ from envs.protocols import Environment
 from online_agent.agent.runner import EpisodeRunner
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
-from online_agent.serving.experts import ExpertShape
 from online_agent.store.session import Database
 from online_agent.types import TrainingEpisode
+from online_agent.weights.experts import ExpertShape
 from tests.fakes.engine import ScriptedEngine, experts_of
 from tests.fakes.environment import NotesEnvironment
 from tests.fakes.tiny_model import CONTEXT_LENGTH, VOCAB_SIZE

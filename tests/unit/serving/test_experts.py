@@ -11,8 +11,9 @@ import pytest
 from online_agent.config.settings import EngineSettings
 from online_agent.errors import ConfigError
 from online_agent.serving.answers import parse_generation
-from online_agent.serving.experts import ExpertsAsked, ExpertShape, parse_experts, read_expert_shape, recorded_experts
+from online_agent.serving.experts import ExpertsAsked, parse_experts, recorded_experts
 from online_agent.serving.launcher import engine_command
+from online_agent.weights.experts import ExpertShape, read_expert_shape
 
 SHAPE = ExpertShape(num_layers=2, num_chosen=2, num_experts=8)
 MOE = {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2}
