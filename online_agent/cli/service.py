@@ -50,9 +50,16 @@ def doctor() -> None:
 
 def seed_policy(
     out: Annotated[Path, typer.Argument(help="A directory that does not exist yet.")],
+    moe: Annotated[bool, typer.Option("--moe", help="Grow a mixture of experts from the shipped one instead.")] = False,
+    experts: Annotated[int, typer.Option(min=2, max=256, help="With --moe: how many experts a layer has.")] = 8,
+    experts_per_token: Annotated[int, typer.Option(min=1, help="With --moe: how many of them a token uses.")] = 2,
 ) -> None:
     """Build the small model that the demo starts from, from scratch."""
-    from online_agent.seed_policy.build import build_seed_policy
+    from online_agent.seed_policy.build import CHECKPOINT_DIR, build_seed_policy
+    from online_agent.seed_policy.upcycle import Mixture, upcycle
 
-    build_seed_policy(out)
+    if moe:
+        upcycle(CHECKPOINT_DIR, out, Mixture(num_experts=experts, experts_per_token=experts_per_token))
+    else:
+        build_seed_policy(out)
     typer.echo(f"seed policy written to {out}")
