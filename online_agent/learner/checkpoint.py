@@ -1,7 +1,7 @@
 """A trainer on disk, by parameter name and without pickle, and back, bit for bit.
 
 ``serving/``  a complete Hugging Face directory; ``model.safetensors`` holds the actor's fp32 masters, each tied
-              weight once
+              weight once. Where an adapter learns, it stands in their place, and the moments and the average are its
 ``learner/``  actor_optimizer.safetensors, ewma.safetensors, rng.safetensors, state.json, and for a recipe with a critic
               critic.safetensors, critic_optimizer.safetensors
 
@@ -25,6 +25,8 @@ from torch import Tensor
 
 from online_agent.errors import CorruptVersion
 from online_agent.learner.expert_layout import fuse_experts, split_experts
+from online_agent.learner.lora import measure_probe
+from online_agent.weights.adapter import ADAPTER_FILES, is_adapter
 
 if TYPE_CHECKING:
     from online_agent.learner.trainer import PolicyTrainer
@@ -44,14 +46,18 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "
 
 def export(trainer: PolicyTrainer, directory: Path) -> None:
     """Write the trainer under ``directory``. A collective; rank 0 writes."""
-    actor, actor_moments = _actor_weights(trainer), trainer.actor.moments()
-    critic = _critic_tensors(trainer)
+    actor, actor_moments = trainer.actor.parameters(), trainer.actor.moments()
+    critic, adapter = _critic_tensors(trainer), trainer.networks.adapter
+    probe = None if adapter is None else measure_probe(trainer.actor.network, trainer.networks.vocab_size)
     if not trainer.ranks.is_first:
         return
     serving, learner = directory / "serving", directory / "learner"
     _write_model_files(trainer.model_files, serving)
     learner.mkdir(parents=True, exist_ok=True)
-    _save(serving / MODEL_FILE, actor)
+    if adapter is None or probe is None:
+        _save(serving / MODEL_FILE, _checkpoint_weights(actor))
+    else:
+        adapter.write(serving, actor, probe)
     _save(learner / "actor_optimizer.safetensors", actor_moments)
     for name, tensors in critic.items():
         _save(learner / name, tensors)
@@ -63,10 +69,12 @@ def export(trainer: PolicyTrainer, directory: Path) -> None:
 def restore(trainer: PolicyTrainer, directory: Path) -> None:
     """Load what ``export`` wrote. Raises CorruptVersion naming the directory when it cannot be used.
 
-    A version without ``learner/state.json`` is a seed or a copy of one: learning begins anew from its weights.
+    A version without ``learner/state.json`` is a seed or a copy of one: learning begins anew from its weights. So does
+    that of an adapter from the version that is its base. Raises ForeignVersion for an adapter of other weights.
     """
     try:
-        if (directory / "learner" / STATE_FILE).is_file():
+        has_learned = (directory / "learner" / STATE_FILE).is_file()
+        if has_learned and (trainer.networks.adapter is None or is_adapter(directory / "serving")):
             _restore_all(trainer, directory / "serving", directory / "learner")
         else:
             _begin_from(trainer, directory / "serving")
@@ -80,7 +88,7 @@ def _restore_all(trainer: PolicyTrainer, serving: Path, learner: Path) -> None:
     if state["format"] not in (_FIRST_FORMAT, STATE_FORMAT):
         raise ValueError(f"{STATE_FILE} has format {state['format']}, wanted {STATE_FORMAT}")
     ewma, rng = load_file(learner / "ewma.safetensors"), load_file(learner / "rng.safetensors")
-    actor, actor_moments = _load_actor(serving), load_file(learner / "actor_optimizer.safetensors")
+    actor, actor_moments = _policy_of(trainer, serving), load_file(learner / "actor_optimizer.safetensors")
     critic = None
     if trainer.critic is not None and state["critic_lr"] is not None:
         critic = load_file(learner / CRITIC_FILE), load_file(learner / CRITIC_MOMENTS_FILE)
@@ -97,7 +105,7 @@ def _restore_all(trainer: PolicyTrainer, serving: Path, learner: Path) -> None:
 
 
 def _begin_from(trainer: PolicyTrainer, serving: Path) -> None:
-    actor = _load_actor(serving)
+    actor = _policy_of(trainer, serving)
     settings = trainer.settings
     trainer.actor.load(actor, _zero_moments(trainer.actor), lr=settings.actor_lr, updates=0)
     _begin_critic(trainer, actor)
@@ -120,6 +128,14 @@ def _critic_tensors(trainer: PolicyTrainer) -> dict[str, dict[str, Tensor]]:
     if trainer.critic is None:
         return {}
     return {CRITIC_FILE: trainer.critic.parameters(), CRITIC_MOMENTS_FILE: trainer.critic.moments()}
+
+
+def _policy_of(trainer: PolicyTrainer, serving: Path) -> dict[str, Tensor]:
+    """The actor's parameters in a version: all of them, or its adapter's beside the weights that stay as they are."""
+    adapter = trainer.networks.adapter
+    if adapter is None:
+        return _load_actor(serving)
+    return {**trainer.actor.parameters(), **adapter.factors_of(serving, trainer.actor.network)}
 
 
 def _load_actor(serving: Path) -> dict[str, Tensor]:
@@ -145,7 +161,7 @@ def read_model_files(model_dir: Path) -> dict[str, bytes]:
 
 def _is_left_out(path: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.parts)
-    return is_hidden or any(fnmatch(path.name, pattern) for pattern in _WEIGHT_PATTERNS)
+    return is_hidden or path.name in ADAPTER_FILES or any(fnmatch(path.name, pattern) for pattern in _WEIGHT_PATTERNS)
 
 
 def _write_model_files(files: Mapping[str, bytes], target: Path) -> None:
@@ -154,9 +170,9 @@ def _write_model_files(files: Mapping[str, bytes], target: Path) -> None:
         (target / path).write_bytes(content)
 
 
-def _actor_weights(trainer: PolicyTrainer) -> dict[str, Tensor]:
+def _checkpoint_weights(actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Under the names of the Hugging Face model: parameters, each tied one once."""
-    return split_experts({n.removeprefix(_ACTOR_PREFIX): t for n, t in trainer.actor.parameters().items()})
+    return split_experts({name.removeprefix(_ACTOR_PREFIX): tensor for name, tensor in actor.items()})
 
 
 def _state(trainer: PolicyTrainer) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from online_agent.weights.adapter import (
     Probe,
     adapted_weights,
     base_serving_dir,
+    check_belongs,
     is_adapter,
     read_base,
     write_base,
@@ -46,12 +47,37 @@ _NAMED = ".default."
 """The name that peft gives to an adapter in the network, and leaves out on disk."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedAdapter:
+    """What of the policy a trainer trains: an adapter of this shape, for the weights of ``base`` alone."""
+
+    settings: LoraSettings
+    base: Base
+    seed: int
+
+    def factors_of(self, serving_dir: Path, actor: nn.Module) -> dict[str, Tensor]:
+        """The adapter of a version, by the actor's names; a new one for the version that is the base.
+
+        Raises ForeignVersion for a version of other weights, CorruptVersion, OSError and SafetensorError.
+        """
+        version_dir = serving_dir.parent
+        version = read_manifest(version_dir / MANIFEST_NAME).version
+        check_belongs(version, base_of(serving_dir), self.base)
+        return read_factors(serving_dir) if is_adapter(serving_dir) else initial_factors(actor, seed=self.seed)
+
+    def write(self, serving_dir: Path, parameters: Mapping[str, Tensor], probe: Probe) -> None:
+        """``serving_dir`` holds the adapter that the actor's ``parameters`` contain."""
+        write_adapter(serving_dir, parameters, self.settings, self.base, probe)
+
+
 def attach_adapter(actor: Actor, settings: LoraSettings, *, seed: int) -> None:
     """The named layers carry a new adapter, and it alone learns. Raises ConfigError where the policy has none."""
     found = {name.rpartition(".")[2] for name, module in actor.named_modules() if isinstance(module, nn.Linear)}
     missing = sorted(set(settings.target_modules) - found)
     if missing:
         raise ConfigError(f"learner.lora.target_modules: the policy has no linear layer {', '.join(missing)}")
+    from peft import inject_adapter_in_model
+
     device = next(actor.parameters()).device
     inject_adapter_in_model(_config(settings), actor.causal_lm)
     actor.requires_grad_(False)
@@ -80,6 +106,11 @@ def initial_factors(actor: nn.Module, *, seed: int) -> dict[str, Tensor]:
         elif ".lora_B." in name:
             factors[name] = torch.zeros(shape)
     return factors
+
+
+def plain_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The actor's weights without its adapter, by the names they have where there is none."""
+    return {name.replace(".base_layer.", "."): t for name, t in parameters.items() if not is_factor(name)}
 
 
 def base_of(model_dir: Path) -> Base:
@@ -135,7 +166,7 @@ def merged_weights(serving_dir: Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def measure_probe(actor: Actor, vocab_size: int) -> Probe:
+def measure_probe(actor: nn.Module, vocab_size: int) -> Probe:
     """Log-probs of a fixed prompt under the policy as it is, in float32. At ZeRO stage 3 a collective."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(vocab_size, (NUM_PROBE_TOKENS,), generator=generator)
@@ -147,6 +178,8 @@ def measure_probe(actor: Actor, vocab_size: int) -> Probe:
 
 
 def _config(settings: LoraSettings) -> Any:
+    from peft import LoraConfig
+
     return LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # an int by annotation, divided by the rank all the same

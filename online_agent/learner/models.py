@@ -21,11 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from online_agent.errors import ConfigError
+from online_agent.errors import ConfigError, CorruptVersion
 from online_agent.learner.last_layer import gather_in_last_layer, hidden_rows, is_known_decoder
 from online_agent.learner.packing import feeds_packed, hidden_of_packed
 from online_agent.learner.routing import logits_and_choice, prepare_mixtures, replayed
 from online_agent.learner.shared_prefix import hidden_after_prefix
+from online_agent.weights.adapter import base_serving_dir
 
 # Rounding of two evaluation orders of the same network; an unknown extra step (soft-capped logits, a residual
 # multiplier) shows far above it.
@@ -33,17 +34,20 @@ _SELF_CHECK_TOLERANCE = 1e-3
 
 
 def load_causal_lm(model_dir: Path) -> Any:
-    """The model of a Hugging Face directory in fp32. Files on this disk only, safetensors only, no code from it."""
+    """The model of a Hugging Face directory in fp32; of a version with an adapter, its base.
+
+    Files on this disk only, safetensors only, no code from it. Raises ConfigError when they do not load.
+    """
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            model_dir,
+            base_serving_dir(model_dir),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=torch.float32,
             attn_implementation="sdpa",
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, CorruptVersion) as error:
         raise ConfigError(f"cannot load a causal language model from {model_dir}: {error}") from error
     model.config.use_cache = False
     return model
@@ -73,7 +77,7 @@ class Actor(nn.Module):
         ``positions_N`` index B*T flattened, ``temperature_N`` is each token's own sampling temperature.
         ``experts_BTLK`` are the experts that mixtures use; None leaves the choice to their routers.
         """
-        logits_NV = self.logits_at(token_ids_BT, positions_N, num_shared, experts_BTLK).float()
+        logits_NV = _at_least_fp32(self.logits_at(token_ids_BT, positions_N, num_shared, experts_BTLK))
         return -F.cross_entropy(logits_NV / temperature_N[:, None], targets_N, reduction="none")
 
     def logits_at(
@@ -114,7 +118,7 @@ class Critic(nn.Module):
     def forward(self, token_ids_BT: Tensor, positions_N: Tensor, num_shared: int = 0) -> Tensor:
         """(N,) fp32 values at the flattened positions."""
         values_N1: Tensor = self.head(hidden_at(self.backbone, token_ids_BT, positions_N, num_shared))
-        return values_N1.squeeze(-1).float()
+        return _at_least_fp32(values_N1.squeeze(-1))
 
 
 def hidden_at(
@@ -135,6 +139,10 @@ def hidden_at(
     with replayed(backbone, experts_SLK):
         hidden: Tensor = backbone(input_ids=token_ids_BT, use_cache=False).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1])[positions_N]
+
+
+def _at_least_fp32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def freeze(module: nn.Module, pattern: str) -> int:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from online_agent.config.settings import LearnerSettings
+from online_agent.errors import ConfigError
+from online_agent.learner.lora import TrainedAdapter, attach_adapter, base_of, plain_names
 from online_agent.learner.models import Actor, Critic, load_causal_lm
 from online_agent.learner.packing import feed_packed
 from online_agent.learner.ranks import Ranks
@@ -18,13 +20,14 @@ from online_agent.learner.reference import PolicyReference
 from online_agent.learner.routing import RoutingShape
 from online_agent.learner.zero_engine import ZeroEngine
 from online_agent.recipes import Recipe
+from online_agent.weights.adapter import is_adapter
 
 
 @dataclass(frozen=True, slots=True)
 class Networks:
     """``critic`` is None where advantages need none, ``routing_shape`` where the policy has no mixtures of experts.
 
-    ``backbone_prefix``: the backbone in the actor's names.
+    ``backbone_prefix``: the backbone in the actor's names. ``adapter`` is None where all weights of the policy learn.
     """
 
     actor: ZeroEngine
@@ -33,13 +36,14 @@ class Networks:
     vocab_size: int
     backbone_prefix: str
     routing_shape: RoutingShape | None
+    adapter: TrainedAdapter | None
 
     def fresh_critic(self, actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters a new critic of ``actor`` (by the actor network's names) starts from."""
         assert self.critic is not None
         network = self.critic.network
         assert isinstance(network, Critic)
-        return network.initial_parameters(actor, self.backbone_prefix)
+        return network.initial_parameters(plain_names(actor), self.backbone_prefix)
 
 
 def build_networks(model_dir: Path, settings: LearnerSettings, recipe: Recipe, ranks: Ranks) -> Networks:
@@ -50,6 +54,12 @@ def build_networks(model_dir: Path, settings: LearnerSettings, recipe: Recipe, r
     if settings.batching == "packed":
         feed_packed(causal_lm, settings)
     critic = critic_of(causal_lm, settings, recipe)
+    adapter = None
+    if settings.adapter is not None:
+        adapter = TrainedAdapter(settings.adapter, base_of(model_dir), settings.seed)
+        attach_adapter(actor, settings.adapter, seed=settings.seed)
+    elif is_adapter(model_dir):
+        raise ConfigError(f"{model_dir.parent.name} is an adapter: set learner.actor = 'lora' to train it further")
     reference = PolicyReference(actor, recipe.average, replays_routing=recipe.replays_routing)
     return Networks(
         actor=ZeroEngine(
@@ -64,6 +74,7 @@ def build_networks(model_dir: Path, settings: LearnerSettings, recipe: Recipe, r
         vocab_size=int(causal_lm.config.get_text_config().vocab_size),
         backbone_prefix=f"causal_lm.{causal_lm.base_model_prefix}.",
         routing_shape=actor.routing_shape,
+        adapter=adapter,
     )
 
 

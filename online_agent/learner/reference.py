@@ -43,10 +43,13 @@ class PolicyReference:
     """Average of the published actors with its own network to evaluate it."""
 
     def __init__(self, actor: Actor, part: Ewma, *, replays_routing: bool = False) -> None:
-        self._network = copy.deepcopy(actor).requires_grad_(False).eval()
-        self._ewma = EwmaReference(dict(self._network.named_parameters()))
+        self._network = copy.deepcopy(actor).eval()
+        # What never moves, under an adapter all but its factors, needs no average.
+        moving = {name: p for name, p in self._network.named_parameters() if p.requires_grad}
+        self._network.requires_grad_(False)
+        self._ewma = EwmaReference(moving)
         # The network reads the average itself: no copy after an update.
-        for name, parameter in self._network.named_parameters():
+        for name, parameter in moving.items():
             parameter.data = self._ewma.parameters[name]
         self._tau = part.tau
         self._configured = part.staleness_versions
@@ -98,20 +101,23 @@ class PolicyReference:
             self._staleness.append(sum(staleness) / len(staleness))
         if active is not None and active.num_actions and active.ratio < self._tau:
             return self.reset(parameters, RESET_BELOW_TAU, active.ratio)
-        self._ewma.update(parameters, self.beta)
+        self._ewma.update(self._moving(parameters), self.beta)
         return None
 
     def reset(self, parameters: Mapping[str, Tensor], cause: str, active_share: float | None = None) -> ReferenceReset:
         """prox = theta, w = 1."""
-        self._ewma.reset(parameters)
+        self._ewma.reset(self._moving(parameters))
         self.num_resets += 1
         return ReferenceReset(cause, active_share)
 
     def begin(self, parameters: Mapping[str, Tensor]) -> None:
         """As if new: the average of this actor alone, no staleness measured, no reset counted."""
-        self._ewma.reset(parameters)
+        self._ewma.reset(self._moving(parameters))
         self._staleness.clear()
         self.num_resets = 0
+
+    def _moving(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: parameters[name] for name in self._ewma.parameters}
 
     def tensors(self) -> dict[str, Tensor]:
         return self._ewma.state_dict()
