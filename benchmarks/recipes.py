@@ -164,9 +164,9 @@ def _what_separates(all_rows: Sequence[Row]) -> str:
 def _columns() -> str:
     return (
         "Means over all updates after the critic's warm-up and over seeds; seconds per update are the learner's own "
-        "(median of a run), of a run everything with start and evaluation. Staleness in versions. ρ: share of tokens "
-        "that the mask and clip of the weighted reference leave active. Resets: of that reference, over all seeds; so "
-        "are skipped steps and dropped episodes."
+        "(median of a run), of a run everything with start and evaluation. Staleness in versions. Masked: tokens that "
+        "the trust region drops; clipped: those whose gradient its clip stops; ρ: the share that is left. Resets of "
+        "the averaged reference, skipped steps and dropped episodes are sums over all seeds."
     )
 
 

@@ -17,7 +17,7 @@ from benchmarks.live.engine import SharedEngine, running_engine
 from benchmarks.live.records import Baseline, PolicyName, Results, ResultsLog, RunRecord, RunSpec
 from benchmarks.live.run import FAILURES, LiveRun, Plan
 from benchmarks.live.service import RunService
-from benchmarks.live.traffic import RunFailed
+from benchmarks.live.traffic import Stalled
 from online_agent.demo.client import connect
 from online_agent.demo.records import RequestLog
 from online_agent.recipes import find_recipe
@@ -127,7 +127,7 @@ class Pipeline:
                 return await run.record(None)
             except FAILURES as error:
                 self._launch_next(engine, following)
-                words = service.learners_last_words() if isinstance(error, RunFailed) else ""
+                words = service.learners_last_words() if isinstance(error, Stalled) else ""
                 return await self._record_of_failure(run, spec, f"{_reason(error)} {words}".strip())
 
     async def _measure_seed(self, run: LiveRun, spec: RunSpec) -> None:

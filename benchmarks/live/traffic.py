@@ -30,6 +30,10 @@ class RunFailed(OnlineAgentError):
     code = "run_failed"
 
 
+class Stalled(RunFailed):
+    """The learner ended no step for too long."""
+
+
 class LiveTraffic:
     """Sends the training tasks of a seed in order, in groups where the recipe wants them."""
 
@@ -47,8 +51,8 @@ class LiveTraffic:
     async def until(self, is_done: Callable[[State], bool], stall_s: float) -> None:
         """Traffic flows until ``is_done`` says so of ``/v1/training``; no new episode is sent after that.
 
-        Raises RunFailed when the learner paused itself or ended no step for ``stall_s``, ApiFailure when a request
-        failed.
+        Raises RunFailed when the learner paused itself, Stalled when it ended no step for ``stall_s``, ApiFailure when
+        a request failed.
         """
         newest, moved_at = None, time.monotonic()
         self._senders = [asyncio.create_task(self._send()) for _ in range(self._max_open // self._group_size)]
@@ -60,7 +64,7 @@ class LiveTraffic:
                 if newest != (newest := _ended_steps(state)):
                     moved_at = time.monotonic()
                 if time.monotonic() - moved_at > stall_s:
-                    raise RunFailed(f"no step ended for {stall_s:.0f} s after {state['steps_committed']} updates")
+                    raise Stalled(f"no step ended for {stall_s:.0f} s after {state['steps_committed']} updates")
                 await self._sleep_or_raise()
         finally:
             self._is_over.set()
