@@ -38,7 +38,7 @@ class Mixture:
 
     num_experts: int = 8
     experts_per_token: int = 2
-    noise: float = 0.1
+    noise: float = 0.2
     router_std: float = 0.02
     seed: int = 0
 
