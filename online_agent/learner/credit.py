@@ -121,11 +121,11 @@ def with_state_after_it(episode: TrainingEpisode) -> TrainingEpisode:
 def reward_credit(
     advantage: RunningMean | GroupNormalised, episodes: Sequence[TrainingEpisode], running: RunningRewards
 ) -> Tensor:
-    """(E,) one advantage per episode, without a critic."""
+    """(E,) fp64 one advantage per episode, without a critic."""
     rewards_E = torch.tensor([episode.reward for episode in episodes], dtype=torch.float64)
     if isinstance(advantage, RunningMean):
-        return running.advantages(episodes).float()
-    return group_normalised(rewards_E, _group_numbers(episodes), divide_by_std=advantage.is_divided_by_std).float()
+        return running.advantages(episodes)
+    return group_normalised(rewards_E, _group_numbers(episodes), divide_by_std=advantage.is_divided_by_std)
 
 
 def _group_numbers(episodes: Sequence[TrainingEpisode]) -> Tensor:

@@ -116,7 +116,7 @@ class Objective:
             self._region,
             judged.logp_N[None],
             judged.batch.logp_mu_N[None],
-            judged.advantages_N[None],
+            judged.advantages_N[None].to(judged.logp_N.dtype),
             judged.anchors.is_known_N[None],
             logp_prox=None if prox_N is None else prox_N[None],
             threshold=statistics.threshold,

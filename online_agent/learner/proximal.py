@@ -55,7 +55,7 @@ class Proximal:
             case ExactOld():
                 assert fixed_N is not None
                 is_known_N = ~torch.isnan(fixed_N)
-                return Anchors(torch.where(is_known_N, fixed_N, batch.logp_mu_N), is_known_N)
+                return Anchors(torch.where(is_known_N, fixed_N, batch.logp_mu_N).to(ours_N.dtype), is_known_N)
             case LinearProx():
                 return Anchors(linear_prox(ours_N, batch.logp_mu_N, weight_on_mu=reference.weight_on_mu), everywhere_N)
             case LogLinearProx():
