@@ -61,7 +61,10 @@ class _Flight:
 
 
 class EpisodeRunner:
-    """``on_finished(episode_id)`` asks for grading; it must not raise."""
+    """``on_finished(episode_id)`` asks for grading; it must not raise.
+
+    ``engine_of(episode_id)`` gives an episode an engine of its own in place of ``engine``.
+    """
 
     def __init__(
         self,
@@ -71,8 +74,10 @@ class EpisodeRunner:
         environments: Mapping[str, Environment],
         settings: AgentSettings,
         on_finished: Callable[[str], None],
+        engine_of: Callable[[str], Engine] | None = None,
     ) -> None:
-        self._engine, self._renderer, self._environments = engine, renderer, environments
+        self._engine_of = engine_of or (lambda episode_id: engine)
+        self._renderer, self._environments = renderer, environments
         self._settings, self._on_finished = settings, on_finished
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="episodes")
         self._recorder = Recorder(db, self._threads)
@@ -275,7 +280,8 @@ class EpisodeRunner:
         async with self._slots:
             if flight.may_move_on:
                 environment = await self._environment(flight.request.env)
-            policy = Policy(self._engine, self._renderer, flight.request.weight_version)
+            engine = self._engine_of(flight.episode_id)
+            policy = Policy(engine, self._renderer, flight.request.weight_version)
             world = await World.open(environment, flight.request.task_id)
             try:
                 return await self._run_loop(flight, policy, world), world.artifact()
