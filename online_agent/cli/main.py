@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from online_agent.cli import bench, changes, episodes, insight, keys, processes, service, training, weights
+from online_agent.cli import bench, changes, episodes, insight, keys, processes, recipes, service, training, weights
 from online_agent.cli.failures import exit_code, one_line
 from online_agent.errors import OnlineAgentError
 
@@ -83,6 +83,7 @@ app.command(rich_help_panel=RUN)(service.up)
 app.command(rich_help_panel=RUN)(service.down)
 app.command(rich_help_panel=RUN)(service.doctor)
 app.command("seed-policy", rich_help_panel=RUN)(service.seed_policy)
+app.command(rich_help_panel=RUN)(recipes.recipes)
 app.add_typer(bench.app, name="bench", rich_help_panel=RUN)
 app.add_typer(episodes.app, name="episodes", rich_help_panel=TALK)
 app.add_typer(weights.app, name="weights", rich_help_panel=TALK)
