@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from online_agent.config.settings import LearnerSettings
@@ -39,6 +40,7 @@ class ZeroEngine:
 
         self.network = network.to(ranks.device)
         self.stage = settings.zero_stage
+        self._ranks = ranks
         trainable = [p for p in network.parameters() if p.requires_grad]
         # foreach would copy the one flat partition; fused walks it once.
         adamw = torch.optim.AdamW(trainable, lr=lr, betas=ADAM_BETAS, weight_decay=settings.weight_decay, fused=True)
@@ -109,14 +111,12 @@ class ZeroEngine:
 
         Raises KeyError for a missing name and ValueError for a shape that differs, before anything is changed.
         """
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
         self._check(parameters, moments)
         self._write_weights(parameters)
         for name, p in self._trainable().items():
-            safe_set_full_fp32_param(p, parameters[name].to(p.device))
+            self._write_master(p, parameters[name].to(p.device))
             for key in MOMENTS:
-                safe_set_full_optimizer_state(p, moments[f"{key}.{name}"].to(p.device), key)
+                self._write_moment(p, moments[f"{key}.{name}"].to(p.device), key)
         for state in self._adam_state().values():
             state["step"].fill_(updates)
         for group in self._engine.optimizer.param_groups:
@@ -152,6 +152,31 @@ class ZeroEngine:
         with deepspeed.zero.GatheredParameters(list(named.values()), modifier_rank=0):
             for name, p in named.items():
                 p.copy_(parameters[name])
+
+    def _write_master(self, p: nn.Parameter, whole: Tensor) -> None:
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
+
+        if self.stage < 3:
+            safe_set_full_fp32_param(p, whole)
+        else:
+            safe_set_local_fp32_param(p, self._own_part(p, whole))
+
+    def _write_moment(self, p: nn.Parameter, whole: Tensor, key: str) -> None:
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+
+        if self.stage < 3:
+            safe_set_full_optimizer_state(p, whole, key)
+        else:
+            safe_set_local_optimizer_state(p, self._own_part(p, whole), key)
+
+    def _own_part(self, p: Any, whole: Tensor) -> Tensor:
+        """This rank's share of a parameter at stage 3, filled up with zeros where it does not divide evenly.
+
+        DeepSpeed's own setters of whole parameters do not fill up, and fail on the last rank.
+        """
+        size = p.ds_tensor.numel()
+        missing = size * self._ranks.world_size - whole.numel()
+        return F.pad(whole.flatten(), (0, missing)).narrow(0, size * self._ranks.rank, size)
 
     def _check(self, parameters: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
         for name, p in self.network.named_parameters():
