@@ -17,6 +17,7 @@ from api.adaptation.router import router as adaptation
 from api.auth import Authentication
 from api.changes.router import router as changes
 from api.chat.router import router as chat
+from api.clients.router import router as clients
 from api.dashboard.router import router as dashboard
 from api.envs.router import router as envs
 from api.episodes.router import router as episodes
@@ -34,7 +35,21 @@ from api.weights.router import router as weights
 from online_agent.config.environment import settings_of_environment
 from online_agent.config.settings import Settings
 
-ROUTERS = (chat, episodes, feedback, weights, training, envs, changes, adaptation, events, keys, health, dashboard)
+ROUTERS = (
+    chat,
+    clients,
+    episodes,
+    feedback,
+    weights,
+    training,
+    envs,
+    changes,
+    adaptation,
+    events,
+    keys,
+    health,
+    dashboard,
+)
 
 OpenRuntime = Callable[[Settings], AbstractAsyncContextManager[Runtime]]
 

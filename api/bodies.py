@@ -14,6 +14,9 @@ MAX_VERSION = 2**31 - 1  # the database's integer; a larger one cannot exist
 MAX_ROW_NUMBER = 2**63 - 1  # likewise, of the ids of events
 
 RowId = Annotated[str, Path(min_length=1, max_length=64)]
+EpisodeName = Annotated[
+    str, Path(min_length=1, max_length=200, description="An episode's id, a client's name for it, or a completion's id")
+]
 VersionId = Annotated[int, Path(ge=0, le=MAX_VERSION, description="A weight version")]
 PageSize = Annotated[int, Query(ge=1, le=500)]
 NumberCursor = Annotated[int | None, Query(ge=0, le=MAX_VERSION, description="`next_cursor` of the page before")]

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from api.auth import AgentCaller
-from api.bodies import RowId
+from api.bodies import EpisodeName
 from api.feedback import service
 from api.feedback.schemas import FeedbackCreate, FeedbackList, FeedbackOut
 from api.idempotency import IdempotencyKey, claim_of
@@ -21,7 +21,7 @@ async def add_feedback(
     request: Request,
     runtime: RuntimeDep,
     caller: AgentCaller,
-    episode_id: RowId,
+    episode_id: EpisodeName,
     body: FeedbackCreate,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -31,6 +31,6 @@ async def add_feedback(
 
 
 @router.get("")
-async def list_feedback(runtime: RuntimeDep, caller: AgentCaller, episode_id: RowId) -> FeedbackList:
+async def list_feedback(runtime: RuntimeDep, caller: AgentCaller, episode_id: EpisodeName) -> FeedbackList:
     """All feedback on an episode and the fate of each: accepted, used, late, duplicate or quarantined."""
     return await service.of_episode(runtime, caller, episode_id)

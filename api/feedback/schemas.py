@@ -13,8 +13,14 @@ MAX_TEXT_CHARS = 20_000
 MAX_TURNS = 256
 
 
+TurnName = Annotated[int, Field(ge=0, le=10_000)] | Annotated[str, Field(min_length=1, max_length=200)]
+
+
 class FeedbackCreate(Body):
-    """What somebody thinks of an episode: a reward, a text, or both. ``turns`` names the turns it is about."""
+    """What somebody thinks of an episode: a reward, a text, or both.
+
+    ``turns`` names the turns it is about, by number or by the id of the completion that a client got.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reward": 1.0, "source": "reviewer"}, {"text": "wrong file", "source": "ci"}]}
@@ -23,9 +29,7 @@ class FeedbackCreate(Body):
     reward: Annotated[float, Field(ge=-1, le=1)] | None = None
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None = None
     source: Annotated[str, Field(min_length=1, max_length=100)]
-    turns: Annotated[list[Annotated[int, Field(ge=0, le=10_000)]], Field(max_length=MAX_TURNS)] = Field(
-        default_factory=list
-    )
+    turns: Annotated[list[TurnName], Field(max_length=MAX_TURNS)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _says_something(self) -> FeedbackCreate:

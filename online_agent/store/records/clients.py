@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from online_agent.store.records.episodes import TurnNew
 from online_agent.store.records.json import Json
-from online_agent.types import EpisodeStatus, Span, StopReason
+from online_agent.types import EpisodeStatus, Span, SpanKind, StopReason
 
 CLIENT_ENV = "client"
 """The environment of episodes whose tools and verdict are the client's own."""
@@ -118,3 +118,7 @@ class DiscardedRecord:
     text: str
     spans: list[Span]
     created_at: float
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(len(span.token_ids) for span in self.spans if span.kind is SpanKind.ACTION)

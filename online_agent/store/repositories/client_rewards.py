@@ -7,6 +7,7 @@ by what came of the whole.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -64,8 +65,7 @@ class ClientRewardRows(Repository):
     def settle(self, episode_id: str) -> None:
         """A finished episode of a client, with a reward or a rewarded parent, is graded; so are those it started.
 
-        The reward is the mean over the latest of each source, and follows feedback until a step reserves the episode.
-        Nothing happens to an episode that is no client's.
+        The reward follows feedback until a step reserves the episode. Nothing happens to one that is no client's.
         """
         row = self._db.execute(
             select(Episode.status, Episode.reward, ClientEpisode.parent_id)
@@ -74,7 +74,12 @@ class ClientRewardRows(Repository):
         ).one_or_none()
         if row is None or row.status not in (EpisodeStatus.FINISHED, EpisodeStatus.GRADED):
             return
-        reward, evidence = self._reward(episode_id, row.parent_id)
+        evidence: dict[str, Any] = {"sources": self.rewards_by_source(episode_id)}
+        reward = self.reward_of(episode_id)
+        if reward is None and row.parent_id is not None:
+            inherited = select(Episode.reward).where(Episode.id == row.parent_id, Episode.status.in_(REWARDED))
+            reward = self._db.execute(inherited).scalar_one_or_none()
+            evidence = {"inherited_from": row.parent_id}
         if reward is None:
             return
         values = {
@@ -90,9 +95,15 @@ class ClientRewardRows(Repository):
         ).scalars():
             self.settle(child)
 
-    def _reward(self, episode_id: str, parent_id: str | None) -> tuple[float | None, dict[str, Any]]:
+    def reward_of(self, episode_id: str) -> float | None:
+        """The mean over the sources of what each gave; None without a reward of its own."""
+        rewards = self.rewards_by_source(episode_id)
+        return math.fsum(rewards.values()) / len(rewards) if rewards else None
+
+    def rewards_by_source(self, episode_id: str) -> dict[str, float]:
+        """What each source gave: the mean of its latest on each set of turns it spoke of, the whole being one."""
         query = (
-            select(Feedback.source, Feedback.reward)
+            select(Feedback.source, Feedback.turns, Feedback.reward)
             .where(
                 Feedback.episode_id == episode_id,
                 Feedback.fate == FeedbackFate.ACCEPTED,
@@ -100,13 +111,10 @@ class ClientRewardRows(Repository):
             )
             .order_by(Feedback.id)
         )
-        latest = {row.source: float(row.reward) for row in self._db.execute(query)}
-        if latest:
-            return math.fsum(latest.values()) / len(latest), {"rewards": latest}
-        if parent_id is None:
-            return None, {}
-        inherited = select(Episode.reward).where(Episode.id == parent_id, Episode.status.in_(REWARDED))
-        return self._db.execute(inherited).scalar_one_or_none(), {"inherited_from": parent_id}
+        latest: dict[str, dict[tuple[int, ...], float]] = defaultdict(dict)
+        for row in self._db.execute(query):
+            latest[row.source][tuple(row.turns)] = float(row.reward)
+        return {source: math.fsum(given.values()) / len(given) for source, given in latest.items()}
 
     def _why_untrainable(self, episode_id: str) -> str | None:
         """None when something of the episode may be trained on."""

@@ -66,11 +66,12 @@ class ClientRepository(ClientRows, ClientRewardRows):
         return _episode(row)
 
     def open(self, new: EpisodeNew, name: str | None = None, parent_id: str | None = None) -> str:
-        """The episode ``new`` is open under ``name``; returns its id, or that of the one which has the name already."""
+        """The episode ``new`` is open under ``name``; returns its id, or that of the one which has it already."""
         if name is not None:
-            known = self.find(new.tenant_id, check_name(name, "X-Episode-Id"))
-            if known is not None:
-                return known.id
+            check_name(name, "X-Episode-Id")
+        known = self.find(new.tenant_id, name or new.id)
+        if known is not None:
+            return known.id
         episode_id = EpisodeRepository(self._db, self._now).create(new)
         self._db.execute(
             insert(ClientEpisode).values(
@@ -115,6 +116,15 @@ class ClientRepository(ClientRows, ClientRewardRows):
         mine = (Completion.tenant_id == tenant_id, Completion.completion_id == completion_id)
         query = select(*Completion.__table__.columns).where(*mine).order_by(Completion.choice)
         return [_completion(row) for row in self._db.execute(query)]
+
+    def find_turns(self, tenant_id: str, completion_id: str) -> tuple[str, list[int]] | None:
+        """Episode and turns of an answer; of a replaced one, the turn that took its place. None for an unknown id."""
+        for table in (Completion, DiscardedGeneration):
+            mine = (table.tenant_id == tenant_id, table.completion_id == completion_id)
+            rows = self._db.execute(select(table.episode_id, table.turn).where(*mine)).all()
+            if rows:
+                return rows[0].episode_id, sorted({row.turn for row in rows if row.turn is not None})
+        return None
 
     def discarded(self, episode_id: str) -> list[DiscardedRecord]:
         """In the order in which they were discarded."""

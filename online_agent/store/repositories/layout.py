@@ -16,6 +16,7 @@ from online_agent.store.expert_rows import join_experts
 from online_agent.store.models import Episode, Feedback, Turn
 from online_agent.store.records import CLIENT_ENV, FeedbackRule
 from online_agent.store.repositories.base import Repository
+from online_agent.store.repositories.client_rewards import ClientRewardRows
 from online_agent.store.repositories.client_rows import ClientRows
 from online_agent.store.rewards import training_reward
 from online_agent.types import (
@@ -67,7 +68,8 @@ class LayoutRows(Repository):
             is_truncated = row.stop_reason in TRUNCATED
             try:
                 if row.env == CLIENT_ENV:
-                    laid = ClientRows(self._db, self._now).training_rows(row.id, reward)
+                    own = ClientRewardRows(self._db, self._now).reward_of(row.id)
+                    laid = ClientRows(self._db, self._now).training_rows(row.id, row.reward if own is None else own)
                 else:
                     laid = [training_episode(row.id, turns[row.id].spans, reward, row.temperature, is_truncated)]
             except MisalignedEpisode as error:
