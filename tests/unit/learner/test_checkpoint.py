@@ -22,7 +22,8 @@ def train(trainer, num_steps, first=0):
     """Losses and gradient norms of ``num_steps`` steps, each on its own batch."""
     seen = []
     for n in range(first, first + num_steps):
-        metrics = trainer.step(random_episodes(6, VOCAB_SIZE, seed=n), version=n, is_warmup=n == 0).metrics
+        is_warmup = n == 0 and trainer.critic is not None
+        metrics = trainer.step(random_episodes(6, VOCAB_SIZE, seed=n), version=n, is_warmup=is_warmup).metrics
         seen.append({k: v for k, v in metrics.items() if not k.startswith("seconds/")})
     return seen
 
@@ -175,3 +176,62 @@ def test_a_checkpoint_that_cannot_be_used_is_named(make_trainer, tmp_path, damag
 
     with pytest.raises(CorruptVersion, match="cannot restore the learner from"):
         trainer.restore(tmp_path)
+
+
+def test_the_rewards_of_a_running_mean_are_restored_bit_for_bit(make_trainer, tmp_path):
+    """Also after steps that a rollback takes back."""
+    whole = make_trainer("running-mean")
+    train(whole, 2)
+    whole.export(tmp_path)
+    state = whole.running.state()
+    assert len(state["rewards"][0][1]) == 12
+    expected = train(whole, 2, first=2)
+
+    resumed = make_trainer("running-mean")
+    train(resumed, 3, first=7)
+    resumed.restore(tmp_path)
+
+    assert resumed.running.state() == state
+    assert train(resumed, 2, first=2) == expected
+
+
+def test_a_critic_that_was_not_there_starts_fresh_and_one_that_is_not_needed_is_left(make_trainer, tmp_path):
+    with_critic, without, again = make_trainer("sao"), make_trainer("grpo"), make_trainer("sao", critic_warmup_steps=2)
+    train(with_critic, 2)
+    with_critic.export(tmp_path / "sao")
+    without.restore(tmp_path / "sao")
+    train(without, 1, first=2)
+    without.export(tmp_path / "grpo")
+
+    again.restore(tmp_path / "grpo")
+
+    assert not {"critic.safetensors", "critic_optimizer.safetensors"} & names_in(tmp_path / "grpo" / "learner")
+    assert (again.actor.num_updates, again.critic.num_updates) == (without.actor.num_updates, 0)
+    assert_same(again.actor.moments(), without.actor.moments())
+    assert not again.critic.parameters()["head.weight"].any()
+    prefix = "causal_lm.model."
+    for name, tensor in again.critic.parameters().items():
+        if name.startswith("backbone."):
+            assert torch.equal(tensor, without.actor.parameters()[prefix + name.removeprefix("backbone.")]), name
+    assert again.is_warming_up, "a new critic has its warm-up ahead of it"
+
+
+def test_a_version_of_the_first_format_is_restored(make_trainer, tmp_path):
+    trainer = make_trainer()
+    train(trainer, 2)
+    trainer.export(tmp_path)
+    path = tmp_path / "learner" / "state.json"
+    state = json.loads(path.read_text())
+    for added in ("num_critic_steps", "recipe", "running_rewards"):
+        del state[added]
+    path.write_text(json.dumps({**state, "format": 1}))
+
+    other = make_trainer(critic_warmup_steps=2)
+    other.restore(tmp_path)
+
+    assert (other.num_steps, other.num_critic_steps, other.is_warming_up) == (2, 2, False)
+    assert_same(everything(other), everything(trainer))
+
+
+def names_in(directory):
+    return {path.name for path in directory.iterdir()}
