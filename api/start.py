@@ -11,6 +11,7 @@ from pathlib import Path
 from api.runtime import Runtime
 from envs.registry import build_environments
 from envs.sandbox.nsjail import NsjailSandbox
+from online_agent.agent.interruption import Interrupter, PauseLimits
 from online_agent.agent.runner import EpisodeRunner
 from online_agent.config.settings import SandboxSettings, Settings
 from online_agent.errors import ConfigError
@@ -61,8 +62,20 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         def on_finished(episode_id: str) -> None:
             threads.submit(wake_grader, episode_id)
 
-        runner = EpisodeRunner(db, engine, renderer, environments, settings.agent, on_finished)
+        interrupter = Interrupter(db, engine, threads, PauseLimits(max_pause_s=settings.old_logits.max_pause_s))
+        is_interrupted = settings.recipe.old_logits_route == "interruption"
+        runner = EpisodeRunner(
+            db,
+            engine,
+            renderer,
+            environments,
+            settings.agent,
+            on_finished,
+            interrupter.engine_of if is_interrupted else None,
+        )
         stack.push_async_callback(runner.drain, settings.api.drain_timeout_s)
+        if is_interrupted:
+            await stack.enter_async_context(interrupter.serving())
         gateway = Gateway(db, engine, renderer, settings.gateway, settings.agent, threads)
         gateway.start_sweeping()
         stack.push_async_callback(gateway.close)

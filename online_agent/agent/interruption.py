@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -82,6 +82,16 @@ class Interrupter:
         view = InterruptibleEngine(episode_id, self._engine, self._gate)
         self._views.add(view)
         return view
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """``run`` goes on inside the block."""
+        running = asyncio.create_task(self.run(), name="interrupter")
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
 
     async def run(self) -> None:
         """Until cancelled; a pause under way is ended then."""

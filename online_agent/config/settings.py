@@ -145,6 +145,21 @@ class LearnerSettings(Section):
         return self.lora if self.actor == "lora" else None
 
 
+class OldLogitsSettings(Section):
+    """The routes to exact old log-probs: memory they may hold, how long a step waits, how long the engine may.
+
+    ``max_held_bytes`` bounds the weights of past versions in memory (snapshot and dedicated); ``answer_timeout_s`` one
+    request to the dedicated process; ``serving_wait_s`` and ``pause_wait_s`` what the interruption of a step may take
+    before it goes on without; ``max_pause_s`` a pause of the engine that no swap ends.
+    """
+
+    max_held_bytes: PositiveInt = 4_000_000_000
+    answer_timeout_s: PositiveFloat = 120.0
+    serving_wait_s: PositiveFloat = 15.0
+    pause_wait_s: PositiveFloat = 15.0
+    max_pause_s: PositiveFloat = 30.0
+
+
 class WeightsSettings(Section):
     """Version directories: how many stay on disk besides the serving, pinned and rollback-target ones.
 
@@ -232,6 +247,7 @@ class Settings(BaseSettings):
     agent: AgentSettings = AgentSettings()
     learner: LearnerSettings = LearnerSettings()
     recipes: dict[str, RecipeTable] = {}
+    old_logits: OldLogitsSettings = OldLogitsSettings()
     weights: WeightsSettings = WeightsSettings()
     jobs: JobsSettings = JobsSettings()
     sandbox: SandboxSettings = SandboxSettings()

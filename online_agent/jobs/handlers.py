@@ -20,7 +20,7 @@ from online_agent.jobs.redis import connect
 from online_agent.promotion.engine_check import check_engine
 from online_agent.promotion.lease import SwapLimits
 from online_agent.promotion.publish import publish_newest
-from online_agent.promotion.retention import prune_versions
+from online_agent.promotion.retention import prune_versions, scored_versions
 from online_agent.promotion.rollback import rollback
 from online_agent.telemetry.logging import bound, get_logger
 
@@ -136,7 +136,8 @@ def reap(task: Task) -> None:
 def retain(task: Task) -> None:
     """Delete the directories of versions that nothing needs any more."""
     context = context_of(task)
-    prune_versions(context.db, context.weights, context.settings.weights.keep_versions)
+    keep = context.settings.weights.keep_versions
+    prune_versions(context.db, context.weights, keep, scored_versions(context.settings))
 
 
 def _limits(context: WorkerContext) -> SwapLimits:

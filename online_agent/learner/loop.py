@@ -24,6 +24,8 @@ from typing import Protocol
 
 from online_agent.config.settings import Settings
 from online_agent.errors import BrokerUnavailable, ConfigError, Fenced, StorageFull
+from online_agent.learner.old_logits.protocol import OldLogits
+from online_agent.learner.old_logits.step import filled, settled, with_cost
 from online_agent.learner.report import ReferenceReset, StepReport
 from online_agent.learner.stages import Stage
 from online_agent.store.records import Control, ResetRequest, StepNew, VersionNew
@@ -64,6 +66,7 @@ class LearnerLoop:
         settings: Settings,
         on_committed: Callable[[int], None],
         on_stage: Callable[[Stage], None] = lambda stage: None,
+        old_logits: OldLogits | None = None,
     ) -> None:
         self._db = db
         self._weights = weights
@@ -72,6 +75,7 @@ class LearnerLoop:
         self._group_size = settings.recipe.group_size
         self._on_committed = on_committed
         self._on_stage = on_stage
+        self._old_logits = old_logits
         self._incarnation = secrets.token_hex(8)
         self._fence = 0
         self._needs_experts = False
@@ -114,7 +118,8 @@ class LearnerLoop:
             return False
         try:
             self._weights.require_free(self._settings.weights.min_free_bytes)
-            return self._step(control)
+            with settled(self._old_logits, lambda: self.version):
+                return self._step(control)
         except StorageFull as error:
             self._wait_for_storage(error)
             return False
@@ -132,7 +137,9 @@ class LearnerLoop:
         self._on_stage(Stage.RESERVED)
         started = time.perf_counter()
         resets = self._apply_reset_request(control.reset_request)
+        episodes = filled(self._old_logits, episodes, self.version)
         report = self._trainer.step(episodes, version=self.version, is_warmup=self._trainer.is_warming_up)
+        report = with_cost(report, self._old_logits)
         self._on_stage(Stage.TRAINED)
         if report.skip_reason is not None:
             self._skip(step, report)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from online_agent.learner.old_logits.scoring import Mask
 from online_agent.learner.report import ReferenceReset, StepReport
 from online_agent.learner.trainer import PolicyTrainer
-from online_agent.types import TrainingEpisode
+from online_agent.types import Float32Array, TrainingEpisode
 
 _STOP = "stop"
 
@@ -30,6 +31,10 @@ class Team:
     def step(self, episodes: Sequence[TrainingEpisode], *, version: int, is_warmup: bool) -> StepReport:
         self._tell("step", episodes, version=version, is_warmup=is_warmup)
         return self._trainer.step(episodes, version=version, is_warmup=is_warmup)
+
+    def log_probs(self, episodes: Sequence[TrainingEpisode], chosen: Sequence[Mask]) -> list[Float32Array]:
+        self._tell("log_probs", episodes, chosen)
+        return self._trainer.log_probs(episodes, chosen)
 
     def reset_reference(self, cause: str) -> ReferenceReset:
         self._tell("reset_reference", cause)

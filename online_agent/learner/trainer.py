@@ -35,9 +35,11 @@ from online_agent.learner.diagnostics import (
 )
 from online_agent.learner.networks import build_networks
 from online_agent.learner.objective import StepCounts
+from online_agent.learner.old_logits.scoring import Mask, score_on_all_ranks
 from online_agent.learner.policy_learner import PolicyLearner, PolicyPass
 from online_agent.learner.proximal import Proximal
 from online_agent.learner.ranks import join_ranks
+from online_agent.learner.reference import policy_inputs
 from online_agent.learner.reference_step import ReferenceStep
 from online_agent.learner.report import MetricSheet, ReferenceReset, StepReport, batch_metrics, clip_ratio
 from online_agent.learner.routing import choose_routing
@@ -46,7 +48,7 @@ from online_agent.learner.value_learner import SavedCritic, ValueLearner, ValueP
 from online_agent.learner.zero_engine import ZeroEngine
 from online_agent.recipes import Recipe
 from online_agent.recipes.parts import ExactOld, GroupNormalised, RunningMean
-from online_agent.types import TrainingEpisode
+from online_agent.types import Float32Array, TrainingEpisode
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,16 @@ class PolicyTrainer:
     def reset_reference(self, cause: str) -> ReferenceReset:
         """The EWMA reference starts anew from the current actor (rollback, confirmed environment change)."""
         return self.reference.reset(self.actor.parameters(), cause)
+
+    def log_probs(self, episodes: Sequence[TrainingEpisode], chosen: Sequence[Mask]) -> list[Float32Array]:
+        """(T,) each: the current policy's, at the chosen tokens; NaN elsewhere. Changes nothing."""
+
+        def of_batch(batch: MicroBatch) -> Tensor:
+            logp_N: Tensor = self.actor(*policy_inputs(batch, self.recipe.replays_routing))
+            return logp_N
+
+        max_tokens = self.settings.micro_batch_tokens
+        return score_on_all_ranks(of_batch, episodes, chosen, max_tokens=max_tokens, ranks=self.ranks)
 
     def export(self, directory: Path) -> None:
         """``serving/`` and ``learner/`` under ``directory`` hold all that ``restore`` needs. Rank 0 writes."""

@@ -33,7 +33,8 @@ _EXIT_POLL_S = 0.5
 _HEALTH_EVERY_S = 15.0
 # Whoever stops the engine has drained it first, and SGLang spends most of its own shutdown in a fixed sleep.
 _STOP_GRACE_S = 3.0
-# A swap may pause the server for its timeout, and once more to restore the last good version.
+# A swap may pause the server for its timeout, and once more to restore the last good version; an interruption for the
+# learner may come before it.
 _GRACE_IN_SWAPS = 3
 
 
@@ -81,7 +82,8 @@ def _serving_dir(weights: WeightStore, version: int) -> Path:
 
 async def _watch(client: EngineClient, process: EngineProcess, settings: Settings, stop: asyncio.Event) -> None:
     """Return when asked to stop. Raises EngineUnavailable when the server is gone or has not generated for too long."""
-    watch = HealthWatch(client, _GRACE_IN_SWAPS * settings.engine.swap_timeout_s)
+    grace_s = _GRACE_IN_SWAPS * settings.engine.swap_timeout_s + settings.old_logits.max_pause_s
+    watch = HealthWatch(client, grace_s)
     check_at = time.monotonic() + _HEALTH_EVERY_S
     while not stop.is_set():
         if not process.is_running:

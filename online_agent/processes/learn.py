@@ -14,6 +14,8 @@ from online_agent.config.settings import Settings
 from online_agent.errors import ConfigError
 from online_agent.jobs.enqueue import JobQueue
 from online_agent.learner.loop import LearnerLoop
+from online_agent.learner.old_logits.protocol import OldLogits
+from online_agent.learner.old_logits.routes import open_route
 from online_agent.learner.ranks import Ranks, join_ranks
 from online_agent.learner.team import Team, follow
 from online_agent.learner.trainer import PolicyTrainer
@@ -42,16 +44,20 @@ def _lead(settings: Settings, ranks: Ranks, stop: threading.Event) -> None:
     db = Database(settings.database_url, settings.database.busy_timeout_s)
     weights = WeightStore(settings.weights_dir)
     jobs = JobQueue(settings)
+    route: OldLogits | None = None
     try:
         model_dir = _model_dir(db, weights)
         ranks.broadcast(str(model_dir))
         team = Team(PolicyTrainer(model_dir, settings.learner, settings.recipe))
-        loop = LearnerLoop(db, weights, team, settings, on_committed=jobs.publish)
+        route = open_route(settings, db, weights, model_dir, team.log_probs)
+        loop = LearnerLoop(db, weights, team, settings, on_committed=jobs.publish, old_logits=route)
         loop.start()
         announce_ready(settings, "learner")
         loop.run(stop)
         team.dismiss()
     finally:
+        if route is not None:
+            route.close()
         jobs.close()
         db.close()
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from online_agent.config.settings import Settings
 from online_agent.store.session import Database
 from online_agent.weights.store import WeightStore
+
+
+def scored_versions(settings: Settings) -> int:
+    """How many of the newest versions a step may still score tokens under: those of the staleness window, with the
+    current one and the one that is being made. 0 for a recipe that loads no old versions."""
+    if settings.recipe.old_logits_route not in ("snapshot", "dedicated"):
+        return 0
+    return settings.learner.max_staleness_versions + 2
 
 
 def prune_versions(db: Database, weights: WeightStore, keep_versions: int, window_versions: int = 0) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from online_agent.errors import UnknownName
 from online_agent.recipes.parts import (
@@ -59,6 +60,11 @@ class Recipe:
     def critic(self) -> Critic | None:
         """The critic of the advantage estimator; None for one that needs none."""
         return None if isinstance(self.advantage, RunningMean | GroupNormalised) else self.advantage.critic
+
+    @property
+    def old_logits_route(self) -> Literal["snapshot", "dedicated", "interruption"] | None:
+        """Where exact old log-probs come from; None for a recipe that needs none."""
+        return self.reference.route if isinstance(self.reference, ExactOld) else None
 
     @property
     def group_size(self) -> int | None:

@@ -36,9 +36,10 @@ class DedicatedRoute:
         *,
         max_held_bytes: int,
         answer_timeout_s: float,
+        replays_routing: bool = False,
         upcoming: Callable[[], Sequence[TrainingEpisode]] = tuple,
     ) -> None:
-        self._weights, self._settings = weights, settings
+        self._weights, self._settings, self._replays_routing = weights, settings, replays_routing
         self._max_held_bytes, self._answer_timeout_s, self._upcoming = max_held_bytes, answer_timeout_s, upcoming
         self._model: SecondModel | None = None
         self._asked: list[TrainingEpisode] = []
@@ -85,7 +86,13 @@ class DedicatedRoute:
 
     def _ask(self, episodes: list[TrainingEpisode], serving_dir: Path) -> bool:
         if self._model is None:
-            self._model = SecondModel(serving_dir, self._weights.root, self._settings, self._max_held_bytes)
+            self._model = SecondModel(
+                serving_dir,
+                self._weights.root,
+                self._settings,
+                self._max_held_bytes,
+                replays_routing=self._replays_routing,
+            )
         try:
             self._model.ask(episodes)
         except SecondModelGone as error:

@@ -22,8 +22,12 @@ from online_agent.config.settings import LearnerSettings
 from online_agent.errors import CorruptVersion
 from online_agent.learner.batching import MicroBatch, collate, plan
 from online_agent.learner.expert_layout import fuse_experts
+from online_agent.learner.lora import merged_weights
 from online_agent.learner.models import Actor, load_causal_lm
+from online_agent.learner.ranks import Ranks
+from online_agent.learner.reference import policy_inputs
 from online_agent.types import Float32Array, TrainingEpisode
+from online_agent.weights.adapter import is_adapter
 
 Mask = npt.NDArray[np.bool_]
 LogProbs = Callable[[MicroBatch], Tensor]
@@ -68,10 +72,31 @@ def score(
     return scored
 
 
-class Scorer:
-    """A policy network of its own whose weights are exchanged in place."""
+def score_on_all_ranks(
+    log_probs: LogProbs, episodes: Sequence[TrainingEpisode], chosen: Sequence[Mask], *, max_tokens: int, ranks: Ranks
+) -> list[Float32Array]:
+    """``score`` with the work dealt to all ranks and the whole result on each. A collective."""
+    own = score(
+        log_probs,
+        episodes,
+        chosen,
+        max_tokens=max_tokens,
+        device=ranks.device,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
+    if ranks.world_size == 1 or not own:
+        return own
+    summed_S = ranks.sum(torch.from_numpy(np.nan_to_num(np.concatenate(own))).to(ranks.device)).cpu().numpy()
+    whole = np.split(summed_S, np.cumsum([len(logp) for logp in own])[:-1])
+    return [np.where(mask, logp, np.nan).astype(np.float32) for mask, logp in zip(chosen, whole, strict=True)]
 
-    def __init__(self, model_dir: Path, settings: LearnerSettings) -> None:
+
+class Scorer:
+    """A policy network of its own whose weights are exchanged in place. ``replays_routing`` as in the recipe."""
+
+    def __init__(self, model_dir: Path, settings: LearnerSettings, *, replays_routing: bool = False) -> None:
+        self._replays_routing = replays_routing
         self._device = torch.device(settings.device)
         self._max_tokens = settings.micro_batch_tokens
         self._is_autocast = settings.dtype == "bfloat16"
@@ -101,14 +126,14 @@ class Scorer:
 
     def _log_probs(self, batch: MicroBatch) -> Tensor:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_autocast):
-            logp_N: Tensor = self._network(
-                batch.token_ids_BT, batch.positions_N, batch.targets_N, batch.temperature_N, batch.num_shared
-            )
+            logp_N: Tensor = self._network(*policy_inputs(batch, self._replays_routing))
         return logp_N
 
 
 def read_weights(serving_dir: Path) -> dict[str, Tensor]:
     """The tensors of a served version as training names them, fp32. Raises CorruptVersion where they cannot be read."""
+    if is_adapter(serving_dir):
+        return {name: tensor.float() for name, tensor in merged_weights(serving_dir).items()}
     tensors: dict[str, Tensor] = {}
     try:
         for shard in sorted(serving_dir.glob("*.safetensors")):

@@ -40,12 +40,20 @@ class SecondModelGone(Exception):
 class SecondModel:
     """A running process; ``ask`` and ``answer`` alternate."""
 
-    def __init__(self, model_dir: Path, weights_root: Path, settings: LearnerSettings, max_held_bytes: int) -> None:
+    def __init__(
+        self,
+        model_dir: Path,
+        weights_root: Path,
+        settings: LearnerSettings,
+        max_held_bytes: int,
+        *,
+        replays_routing: bool = False,
+    ) -> None:
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
         self.process = context.Process(
             target=_serve,
-            args=(theirs, model_dir, weights_root, settings, max_held_bytes),
+            args=(theirs, model_dir, weights_root, settings, max_held_bytes, replays_routing),
             name="old logits",
             daemon=True,
         )
@@ -83,11 +91,16 @@ class SecondModel:
 
 
 def _serve(
-    connection: Connection, model_dir: Path, weights_root: Path, settings: LearnerSettings, max_held_bytes: int
+    connection: Connection,
+    model_dir: Path,
+    weights_root: Path,
+    settings: LearnerSettings,
+    max_held_bytes: int,
+    replays_routing: bool,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the learner, which ends this process
     torch.set_num_threads(1)
-    scorer = Scorer(model_dir, settings)
+    scorer = Scorer(model_dir, settings, replays_routing=replays_routing)
     window = VersionWindow(WeightStore(weights_root), max_held_bytes)
     while True:
         try:
