@@ -31,8 +31,9 @@ class Policies:
     """Version 0 and adapters of it, as the learner would publish them, and their log-probs."""
 
     def __init__(self, root: Path) -> None:
+        self.model_dir = write_tiny_model(root / "base", seed=1)
         self.weights = WeightStore(root / "weights")
-        self.base = self.weights.import_seed(write_tiny_model(root / "base", seed=1))
+        self.base = self.weights.import_seed(self.model_dir)
         self._actor = Actor(load_causal_lm(self.base.serving_dir)).eval()
         lora.attach_adapter(self._actor, LORA, seed=0)
         self.factors = {0: lora.initial_factors(self._actor, seed=0)}
@@ -89,7 +90,7 @@ class AdapterEngine:
         )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def adapter_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdapterEngine]:
     """Started on version 1, an adapter: base and adapter are there from the start."""
     root = tmp_path_factory.mktemp("adapters")

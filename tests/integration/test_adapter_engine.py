@@ -23,10 +23,9 @@ from online_agent.serving.swap import restore, swap
 from online_agent.types import Generation, Sampling, VersionRun
 from online_agent.weights import VersionDir
 from online_agent.weights.adapter import Base
-from tests.adapter_engine_fixtures import AdapterEngine, Policies, adapter_engine
+from tests.adapter_engine_fixtures import AdapterEngine, Policies
 from tests.waiting import until
 
-__all__ = ["adapter_engine"]
 pytestmark = pytest.mark.engine
 
 PROMPT = np.arange(20, 60, dtype=np.int32)
