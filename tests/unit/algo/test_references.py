@@ -55,6 +55,20 @@ def test_the_average_is_bias_corrected():
     assert averages == pytest.approx([0, 0.6, 1.736842, 2.676923, 4.336493, 6.040602], abs=1e-6)
 
 
+def test_the_age_of_the_average_approaches_the_middle_of_the_window():
+    """W = 4, beta = 2/3: ages 0, .4, .736842 and in the end beta / (1 - beta) = 2 versions."""
+    reference = EwmaReference({"a": torch.zeros(1)})
+    ages = [reference.age_versions]
+    for _ in range(60):
+        reference.update({"a": torch.zeros(1)}, ewma_beta(4))
+        ages.append(reference.age_versions)
+    assert ages[:3] == pytest.approx([0, 0.4, 0.736842], abs=1e-6)
+    assert ages[-1] == pytest.approx(2.0, abs=1e-6)
+    assert EwmaReference.from_state_dict(reference.state_dict()).age_versions == reference.age_versions
+    reference.reset({"a": torch.zeros(1)})
+    assert reference.age_versions == 0
+
+
 def test_a_reset_forgets_everything_before_it():
     weights, averages = history(reset_at=3)
     assert weights == pytest.approx([1, 1.666667, 2.111111, 1, 1.666667, 2.111111], abs=1e-6)

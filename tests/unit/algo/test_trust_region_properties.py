@@ -41,6 +41,7 @@ def against_prox(region, **options):
 
 TOKEN_LEVEL = {
     "dis": functools.partial(dis, eps_low=0.8, eps_high=3.0),
+    "dis_around_prox": against_prox(dis, eps_low=0.8, eps_high=3.0),
     "ppo_clip": functools.partial(ppo_clip, **EPS),
     "sat": functools.partial(sat, threshold=torch.tensor(0.1), **EPS),
     "dppo_tv": dppo_tv,
