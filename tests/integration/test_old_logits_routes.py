@@ -7,6 +7,7 @@ scripted fake or the real server. Generations are cut off twice and each goes on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,7 @@ from online_agent.types import (
     VersionState,
 )
 from online_agent.weights.store import WeightStore
-from tests.engine_fixtures import RealEngine
+from tests.engine_fixtures import RealEngine, serve_first_version
 from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.engine import ScriptedEngine
 from tests.fakes.episodes import open_episode
@@ -92,49 +93,42 @@ class Place:
 
 
 @pytest.fixture(params=["scripted", pytest.param("real", marks=pytest.mark.engine)])
+def server(request: pytest.FixtureRequest) -> RealEngine | None:
+    """The real one, or None. Not async: starting the server runs a loop of its own."""
+    return request.getfixturevalue("real_engine_process") if request.param == "real" else None
+
+
+@pytest.fixture
 async def place(
-    request: pytest.FixtureRequest, tmp_path: Path, sqlite_url: str, model_dirs: dict[int, Path]
+    server: RealEngine | None, tmp_path: Path, sqlite_url: str, model_dirs: dict[int, Path]
 ) -> AsyncIterator[Place]:
-    is_real = request.param == "real"
     weights = WeightStore(tmp_path / "weights")
     for version in VERSIONS:
         weights.import_seed(model_dirs[version], version)
     db = Database(sqlite_url)
     with db.transaction() as tx:
         tx.weights.insert(VersionNew(1, VersionOrigin.SEED, state=S.SERVING))
-    async with _engine(request, model_dirs) as client:
+    async with _scripted(model_dirs[1]) if server is None else server.client() as client:
         with ThreadPoolExecutor(2) as threads:
             interrupter = Interrupter(db, client, threads, PauseLimits(max_pause_s=60.0))
             trainer = PolicyTrainer(weights.open(1).serving_dir, LearnerSettings(), find_recipe("decoupled-exact"))
             route = InterruptionRoute(db, trainer.log_probs, Patience())
             async with interrupter.serving():
-                yield Place(db, weights, client, interrupter, trainer, route, is_real)
+                yield Place(db, weights, client, interrupter, trainer, route, server is not None)
     db.close()
+    if server is not None:
+        await serve_first_version(server)
 
 
-def _engine(request: pytest.FixtureRequest, model_dirs: dict[int, Path]):
-    if request.param == "scripted":
-        return _scripted(model_dirs[1])
-    engine: RealEngine = request.getfixturevalue("real_engine")
-    return engine.client()
-
-
-class _scripted:
-    """The fake on a real port, and a client of it."""
-
-    def __init__(self, model_dir: Path) -> None:
-        self._engine = ScriptedEngine(model_dir, version=1, vocab_size=VOCAB_SIZE)
-        self._engine.token_delay_s = 0.01
-        self._running = self._engine.running()
-
-    async def __aenter__(self) -> EngineClient:
-        await self._running.__aenter__()
-        self._client = EngineClient(self._engine.url, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH)
-        return self._client
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.aclose()
-        await self._running.__aexit__(*error)
+@contextlib.asynccontextmanager
+async def _scripted(model_dir: Path) -> AsyncIterator[EngineClient]:
+    engine = ScriptedEngine(model_dir, version=1, vocab_size=VOCAB_SIZE)
+    engine.token_delay_s = 0.01
+    async with (
+        engine.running(),
+        EngineClient(engine.url, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH) as client,
+    ):
+        yield client
 
 
 async def sampled_by_three_versions(place: Place) -> list[TrainingEpisode]:
@@ -190,7 +184,7 @@ async def test_the_three_routes_agree_with_each_other_and_with_float64(place: Pl
     assert cost.missing_tokens == 0
 
 
-@pytest.mark.parametrize("place", [pytest.param("real", marks=pytest.mark.engine)], indirect=True)
+@pytest.mark.parametrize("server", [pytest.param("real", marks=pytest.mark.engine)], indirect=True)
 async def test_a_greedy_generation_cut_off_and_continued_is_the_one_never_cut(place: Place) -> None:
     prompt, greedy = np.arange(20, 32, dtype=np.int32), Sampling(0.0, 1.0, 400)
     whole = await place.client.generate(prompt, greedy, (), new_rid())
