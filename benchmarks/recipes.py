@@ -63,11 +63,9 @@ def run_specs(recipes: Sequence[str], num_seeds: int) -> list[RunSpec]:
     return specs
 
 
-def measure(
-    plan: Plan, recipes: Sequence[str], num_seeds: int, path: Path, *, is_resumed: bool, console: Console
-) -> dict[str, Any]:
-    """The report, also in ``path``. Raises UnknownName, BadInput (``path`` continues another plan)."""
-    return run_session(NAME, run_specs(recipes, num_seeds), plan, path, is_resumed=is_resumed, console=console)
+def measure(plan: Plan, specs: Sequence[RunSpec], path: Path, *, is_resumed: bool, console: Console) -> dict[str, Any]:
+    """The report, also in ``path``. Raises BadInput when ``path`` continues another plan."""
+    return run_session(NAME, specs, plan, path, is_resumed=is_resumed, console=console)
 
 
 def render(path: Path, docs: Path) -> Path:

@@ -47,11 +47,8 @@ def run_specs(recipes: Sequence[str], lags: Sequence[int], num_seeds: int) -> li
     return [RunSpec(recipe=name, seed=seed, lag=lag) for seed in range(num_seeds) for lag in lags for name in names]
 
 
-def measure(
-    recipes: Sequence[str], lags: Sequence[int], num_seeds: int, path: Path, *, is_resumed: bool, console: Console
-) -> dict[str, Any]:
-    """The report, also in ``path``. Raises UnknownName, BadInput."""
-    specs, plan = run_specs(recipes, lags, num_seeds), plan_of_lags(lags)
+def measure(plan: Plan, specs: Sequence[RunSpec], path: Path, *, is_resumed: bool, console: Console) -> dict[str, Any]:
+    """The report, also in ``path``. Raises BadInput when ``path`` continues another plan."""
     return run_session(NAME, specs, plan, path, is_resumed=is_resumed, console=console)
 
 

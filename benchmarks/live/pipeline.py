@@ -159,6 +159,8 @@ class Pipeline:
             "ONLINE_AGENT_LEARNER__RECIPE": spec.recipe,
             "ONLINE_AGENT_LEARNER__SEED": str(spec.seed),
             "ONLINE_AGENT_LEARNER__BATCH_EPISODES": str(plan.batch_episodes),
+            # Skipped steps are counted; they do not end a run.
+            "ONLINE_AGENT_LEARNER__MAX_SKIPPED_IN_A_ROW": str(plan.num_updates + 1),
             "ONLINE_AGENT_LEARNER__MAX_STALENESS_VERSIONS": str(plan.max_staleness(spec.lag)),
             "ONLINE_AGENT_WEIGHTS__KEEP_VERSIONS": str(plan.max_staleness(spec.lag) + plan.batch_episodes),
             "ONLINE_AGENT_WEIGHTS__PUBLISH_EVERY_VERSIONS": str(spec.lag),

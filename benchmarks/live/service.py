@@ -12,9 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from benchmarks.live.engine import SEED_VERSION
-from online_agent.config.settings import load_settings
 from online_agent.demo.service import Service, running_service
-from online_agent.supervisor.bootstrap import prepare
 from online_agent.supervisor.lock import running_pid
 from online_agent.weights.store import WeightStore
 from online_agent.weights.version_dir import VersionDir
@@ -67,8 +65,7 @@ class RunService:
 
     async def _start(self) -> Service:
         started = time.monotonic()
-        settings = load_settings(data_dir=self._data_dir, weights={"seed_model": str(self._model_dir)})
-        await asyncio.to_thread(prepare, settings)
-        service = await self._stack.enter_async_context(running_service(self._data_dir, self._env))
+        env = {**self._env, "ONLINE_AGENT_WEIGHTS__SEED_MODEL": str(self._model_dir)}
+        service = await self._stack.enter_async_context(running_service(self._data_dir, env))
         self.start_seconds = time.monotonic() - started
         return service

@@ -66,13 +66,18 @@ def paired_difference(pairs: Sequence[tuple[str, str]]) -> Estimate:
 
 
 def _redraw(samples: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Means of two-level resamples: which seeds, then which of their episodes."""
+    """Means of two-level resamples: which seeds, then which of their episodes.
+
+    Drawing n episodes with replacement is one multinomial draw over the few values that they have.
+    """
     rng = np.random.default_rng(_BOOTSTRAP_SEED)
-    by_seed = np.stack(
-        [s[rng.integers(0, len(s), (NUM_RESAMPLES, len(samples), len(s)))].mean(axis=-1) for s in samples], axis=-1
-    )  # (resample, place, seed)
-    chosen = rng.integers(0, len(samples), (NUM_RESAMPLES, len(samples)))
-    means: np.ndarray[Any, Any] = np.take_along_axis(by_seed, chosen[..., None], axis=-1)[..., 0].mean(axis=-1)
+    shape = (NUM_RESAMPLES, len(samples))
+    by_seed = []
+    for sample in samples:
+        values, counts = np.unique(sample, return_counts=True)
+        by_seed.append(rng.multinomial(len(sample), counts / len(sample), shape) @ values / len(sample))
+    chosen = rng.integers(0, len(samples), shape)
+    means: np.ndarray[Any, Any] = np.take_along_axis(np.stack(by_seed, -1), chosen[..., None], -1)[..., 0].mean(-1)
     return means
 
 

@@ -38,6 +38,14 @@ def learner(json: JsonFile = None) -> None:
     _show(measure(), json)
 
 
+@app.command()
+def references(json: JsonFile = None) -> None:
+    """One step by its reference: bypass, EWMA and the three exact routes, the engine of the last one real."""
+    from benchmarks.references import measure
+
+    _show(measure(progress=lambda line: typer.echo(line, err=True)), json)
+
+
 def _show(report: Report, json: Path | None) -> None:
     for name, value in (report.figures | report.ratios).items():
         typer.echo(f"{name:32} {value:.6g}")
@@ -64,14 +72,14 @@ def recipes(
     """Every recipe on the live service, same policy and tasks. Each run is on disk beside the file when it ends."""
     from rich.console import Console
 
-    from benchmarks.recipes import measure, plan_of_sizes
+    from benchmarks.recipes import measure, plan_of_sizes, run_specs
     from benchmarks.recipes import render as render_page
 
     if render is not None:
         typer.echo(render_page(render, docs))
         return
-    plan = plan_of_sizes(episodes, batch_episodes)
-    measure(plan, _names(recipes), seeds, _needed(json), is_resumed=resume, console=Console())
+    plan, specs = plan_of_sizes(episodes, batch_episodes), run_specs(_names(recipes), seeds)
+    measure(plan, specs, _needed(json), is_resumed=resume, console=Console())
 
 
 @app.command()
@@ -80,6 +88,7 @@ def staleness(
     seeds: Annotated[int, typer.Option(min=1)] = 1,
     json: JsonFile = None,
     recipes: Annotated[str, typer.Option(help="Comma-separated; six by default.")] = "",
+    updates: Annotated[int, typer.Option(min=1, help="Of each run; a multiple of every lag.")] = 64,
     resume: Resume = False,
     render: Render = None,
     docs: Docs = Path("docs"),
@@ -87,7 +96,7 @@ def staleness(
     """Success and mismatch of recipes as the engine falls behind the learner."""
     from rich.console import Console
 
-    from benchmarks.staleness import measure
+    from benchmarks.staleness import measure, plan_of_lags, run_specs
     from benchmarks.staleness import render as render_page
 
     if render is not None:
@@ -97,7 +106,8 @@ def staleness(
         lags = [int(text) for text in _names(lag)]
     except ValueError as error:
         raise typer.BadParameter(f"{lag!r} is not a list of numbers", param_hint="--lag") from error
-    measure(_names(recipes), lags, seeds, _needed(json), is_resumed=resume, console=Console())
+    plan, specs = plan_of_lags(lags, updates), run_specs(_names(recipes), lags, seeds)
+    measure(plan, specs, _needed(json), is_resumed=resume, console=Console())
 
 
 def _names(text: str) -> list[str]:
