@@ -12,6 +12,7 @@ from online_agent.errors import ConfigError
 from online_agent.learner.batching import collate, num_fed_tokens
 from online_agent.learner.last_layer import is_known_decoder
 from online_agent.learner.models import Actor, Critic, load_causal_lm
+from online_agent.learner.packing import feed_packed
 from online_agent.learner.routing import RoutingShape, choose_routing, prepare_mixtures, routing_fault, routing_weights
 from tests.fakes.tiny_model import NUM_LAYERS, VOCAB_SIZE
 from tests.fakes.tiny_moe import TINY_MIXTURE, write_tiny_moe
@@ -156,6 +157,15 @@ def test_padding_packing_and_a_shared_prefix_change_no_replayed_number_and_no_gr
     actor.zero_grad()
     for without, with_prefix in zip(*gradients, strict=True):
         torch.testing.assert_close(with_prefix, without, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_laid_end_to_end_replay_the_same_numbers(actor, moe_dir):
+    causal_lm = load_causal_lm(moe_dir)
+    packed = Actor(causal_lm)
+    feed_packed(causal_lm, LearnerSettings())
+    batch = collate(with_random_experts(random_episodes(5, VOCAB_SIZE)), (0, 1, 2, 3, 4), CPU)
+
+    torch.testing.assert_close(log_probs(packed, batch, 0), log_probs(actor, batch, 0), rtol=0, atol=2e-5)
 
 
 def test_a_common_prefix_that_was_routed_in_different_ways_is_not_shared():
