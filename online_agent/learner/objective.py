@@ -127,4 +127,5 @@ class Objective:
 def rows_of(batch: MicroBatch) -> Tensor:
     """(1, N) the row each action token lies in."""
     num_actions_B = batch.num_actions_B
-    return torch.arange(len(num_actions_B), device=num_actions_B.device).repeat_interleave(num_actions_B)[None]
+    rows_B = torch.arange(len(num_actions_B), device=num_actions_B.device)
+    return rows_B.repeat_interleave(num_actions_B, output_size=batch.logp_mu_N.numel())[None]

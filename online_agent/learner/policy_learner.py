@@ -63,8 +63,7 @@ class PolicyLearner:
         """One pass over the step; the engine then holds the gradient of the loss, except in a warm-up."""
         statistics = self._survey(batches, advantages, fixed)
         logps, reference, parts = [], [], []
-        num_unknown = 0
-        total = torch.zeros((), device=self._ranks.device)
+        total, num_unknown = torch.zeros(2, device=self._ranks.device)
         for batch, advantages_N, fixed_N in zip(batches, advantages, fixed, strict=True):
             with torch.set_grad_enabled(not is_warmup):
                 judged = self._judged(batch, advantages_N, fixed_N)
@@ -73,12 +72,12 @@ class PolicyLearner:
                 loss, metrics = self._objective.loss(judged, statistics, counts)
             if not is_warmup:
                 self.engine.backward(loss * self._ranks.world_size)
-            total += loss.detach()
+            total = total + loss.detach()
             parts.append(metrics)
             logps.append(judged.logp_N.detach())
             anchor_N = judged.anchors.logp_N
             reference.append(batch.logp_mu_N if anchor_N is None else anchor_N)
-            num_unknown += int((~judged.anchors.is_known_N).sum())
+            num_unknown = num_unknown + (~judged.anchors.is_known_N).sum()
         assert statistics is not None, "a step has at least one micro-batch"
         return PolicyPass(
             logps=logps,
@@ -86,7 +85,7 @@ class PolicyLearner:
             loss=float(self._ranks.sum(total)),
             metrics=self._objective.step_metrics(parts),
             statistics=statistics,
-            num_unknown=int(self._ranks.sum(torch.tensor(num_unknown, device=self._ranks.device))),
+            num_unknown=int(self._ranks.sum(num_unknown)),
         )
 
     def discard(self, batch: MicroBatch) -> None:

@@ -153,6 +153,9 @@ def test_loss_and_both_gradients_are_those_of_the_papers_written_out(make_traine
             msg=lambda text, where=parameter: f"{where}: {text}",
         )
     if trainer.critic is not None:
+        first = torch.cat(trainer.critic.grads_of_outputs[: len(trainer.actor.grads_of_outputs)]).numpy()
+        in_order = in_the_order_of_the_step(trainer, episodes, errors)
+        np.testing.assert_allclose(first[first != 0], 2 * in_order / len(in_order), rtol=1e-6)
         assert report.metrics["critic/loss"] == pytest.approx((np.concatenate(errors) ** 2).mean(), rel=1e-6)
 
 
