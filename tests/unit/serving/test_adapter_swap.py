@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from online_agent.errors import EngineLost, EngineProtocolError, ForeignVersion, SwapFailed
 from online_agent.serving.adapter_client import SERVING_TTL_S, AdapterClient, ServingPolicy
@@ -18,35 +16,21 @@ from online_agent.serving.readiness import verify_served
 from online_agent.serving.swap import restore, swap
 from online_agent.types import Generation, Sampling, VersionRun
 from online_agent.weights import VersionDir, WeightStore
-from online_agent.weights.adapter import MODULE_PREFIX, Base, Probe, write_base, write_probe
 from tests.fakes.adapter_engine import ScriptedAdapterEngine
-from tests.fakes.tiny_model import HEAD_DIM, HIDDEN, NUM_HEADS, VOCAB_SIZE
-from tests.unit.weights.conftest import write_learner
+from tests.fakes.adapters import publish_adapter
+from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.waiting import until
 
 PROMPT = np.arange(20, 40, dtype=np.int32)
-MODULE = f"{MODULE_PREFIX}model.layers.0.self_attn.o_proj"
 
 
 @pytest.fixture
 def store(model_dirs: dict[int, Path], tmp_path: Path) -> WeightStore:
     """Version 0 is whole, 1 to 3 are adapters of it."""
     weights = WeightStore(tmp_path / "weights")
-    base = weights.import_seed(model_dirs[1], 0)
+    weights.import_seed(model_dirs[1], 0)
     for version in (1, 2, 3):
-        with weights.writer(version, parent=0, step=version) as directory:
-            serving = directory / "serving"
-            for name in ("config.json", "tokenizer.json"):
-                (serving / name).write_bytes((base.serving_dir / name).read_bytes())
-            factors = {
-                f"{MODULE}.lora_A.weight": np.full((2, NUM_HEADS * HEAD_DIM), version, np.float32),
-                f"{MODULE}.lora_B.weight": np.ones((HIDDEN, 2), np.float32),
-            }
-            save_file(factors, serving / "adapter_model.safetensors")
-            (serving / "adapter_config.json").write_text(json.dumps({"r": 2, "lora_alpha": 4}))
-            write_base(serving, Base(0, base.manifest.content_hash))
-            write_probe(serving, Probe((1, 2, 3), (-1.0 * version, -2.0)))
-            write_learner(directory / "learner")
+        publish_adapter(weights, version)
     return weights
 
 
