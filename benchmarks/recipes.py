@@ -19,7 +19,7 @@ from benchmarks.live.report import plan_of, read_report
 from benchmarks.live.run import Plan
 from benchmarks.live.session import run_session
 from benchmarks.live.statistics import WINDOW
-from benchmarks.live.summary import REFERENCE, THRESHOLD, Row, rows
+from benchmarks.live.summary import REFERENCE, REFERENCES, THRESHOLD, Row, rows
 from benchmarks.live.tables import NOTHING, counts, figure, interval, percent, reach, separated, table
 from online_agent.recipes import RECIPES, find_recipe
 
@@ -28,7 +28,7 @@ NUM_EPISODES = 480  # 60 updates of 8
 BATCH_EPISODES = 8
 NUM_HELDOUT = 96
 OPEN_BATCHES = 4
-SUCCESS_HEADER = ("recipe", "before", "after", f"beyond {REFERENCE}", "live", f"episodes to {THRESHOLD:g}")
+SUCCESS_HEADER = ("recipe", "before", "after", "beyond the reference", "live", f"episodes to {THRESHOLD:g}")
 TRAINING_HEADER = (
     "recipe",
     "masked",
@@ -110,10 +110,12 @@ def _how(report: Mapping[str, Any]) -> str:
         f"and are measured on the same held-out tasks. Up to {plan['max_open']} episodes are under way or wait: "
         f"training is asynchronous, see the column on staleness. Learning rates are the service's defaults for every "
         f"recipe; Adam takes no notice of a loss's scale, so other aggregations need no rate of their own. "
-        f"The world does not change during a run. Machine: {machine['num_cores']} cores ({machine['processor']}), "
-        f"torch {machine['torch']}, sglang {machine['sglang']}, deepspeed {machine['deepspeed']}.\n\n"
+        f"Updates of the critic's warm-up count, and recipes without a critic have none. A skipped step is counted and "
+        f"does not end a run. The world does not change during a run. "
+        f"Machine: {machine['num_cores']} cores ({machine['processor']}), torch {machine['torch']}, sglang {machine['sglang']}, deepspeed {machine['deepspeed']}.\n\n"
         f"Intervals are 95 % of {_RESAMPLING}. With few seeds they are rough; differences smaller than they are wide "
-        f"say nothing. *Beyond {REFERENCE}* compares task by task with {REFERENCE} on the same seeds. *Episodes to "
+        f"say nothing. *Beyond the reference* compares task by task on the same seeds with {REFERENCE}, for the "
+        f"mixture (MoE) with {REFERENCES['moe']}. *Episodes to "
         f"{THRESHOLD:g}*: the end of the first {WINDOW} live episodes in a row with at least that success, median over "
         f"seeds; a seed that never got there counts as later than all others."
     )
@@ -152,7 +154,7 @@ def _what_separates(all_rows: Sequence[Row]) -> str:
     lines = [
         f"Of {len(all_rows)} rows {len(learned)} end above the seed policy by more than their interval"
         + (f" ({_names(learned)})." if learned else "."),
-        f"Better than {REFERENCE} by more than the interval: {_names(better)}. Worse: {_names(worse)}. "
+        f"Better than the reference by more than the interval: {_names(better)}. Worse: {_names(worse)}. "
         f"For all others this bench cannot tell which is better: {len(all_rows)} comparisons at 95 % are expected to "
         f"show about {0.05 * len(all_rows):.0f} by chance alone.",
     ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.live.records import Baseline, Results, RunRecord
-from benchmarks.live.summary import REFERENCE, Row, RowKey, rows
+from benchmarks.live.summary import REFERENCES, Row, RowKey, rows
 from benchmarks.report import describe_machine
 
 
@@ -50,7 +51,7 @@ def plan_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
 def _figures(row: Row) -> dict[str, float]:
     prefix = slug(row.key)
     figures = {f"{prefix}/{name}": value for name, value in row.figures.items()}
-    for name, estimate in (("before", row.before), ("after", row.after), ("vs_sao", row.against_reference)):
+    for name, estimate in (("before", row.before), ("after", row.after), ("beyond_reference", row.against_reference)):
         if estimate is not None:
             figures |= {
                 f"{prefix}/success_{name}": round(estimate.mean, 4),
@@ -67,9 +68,9 @@ def _ratios(table: list[Row]) -> dict[str, float]:
     seconds = {row.key: row.figures.get("seconds_per_update") for row in table}
     ratios = {}
     for key, value in seconds.items():
-        reference = seconds.get(RowKey(recipe=REFERENCE, policy=key.policy, lag=key.lag))
+        reference = seconds.get(replace(key, recipe=REFERENCES[key.policy]))
         if value and reference:
-            ratios[f"{slug(key)}/seconds_per_update_vs_sao"] = round(value / reference, 3)
+            ratios[f"{slug(key)}/seconds_per_update_vs_reference"] = round(value / reference, 3)
     return ratios
 
 

@@ -19,6 +19,8 @@ from benchmarks.live.statistics import (
 )
 
 REFERENCE = "sao"
+REFERENCES: Mapping[PolicyName, str] = {"dense": REFERENCE, "moe": "sat-gspo"}
+"""What the recipes on each policy are compared with; on the mixture, replay with the same recipe without it."""
 THRESHOLD = 0.5
 
 
@@ -116,10 +118,10 @@ def _seed_outcomes(results: Results, record: RunRecord) -> str:
 
 
 def _against_reference(results: Results, key: RowKey, measured: Sequence[RunRecord]) -> Estimate | None:
-    """Success beyond that of ``sao`` under the same policy and lag, on the seeds that both measured."""
-    if key.recipe == REFERENCE:
+    """Success beyond that of the reference under the same policy and lag, on the seeds that both measured."""
+    reference = replace(key, recipe=REFERENCES[key.policy])
+    if key == reference:
         return None
-    reference = RowKey(recipe=REFERENCE, policy=key.policy, lag=key.lag)
     by_seed = {r.spec.seed: r.heldout for r in runs_of(results, reference) if r.heldout}
     return _paired([(r.heldout, by_seed[r.spec.seed]) for r in measured if r.spec.seed in by_seed])
 

@@ -52,6 +52,7 @@ def recipes_file(tmp_path: Path) -> Path:
         results.put(run("sao", seed, HALF))
         results.put(run("dppo", seed, MOST, seconds=1.5))
         results.put(run("sat-gspo-r3", seed, HALF, policy="moe"))
+        results.put(run("sat-gspo", seed, FEW, policy="moe"))
     failed = RunSpec(recipe="grpo", seed=0)
     skipped = {"trust region masks 1.000 of the tokens, above 0.5": 5}
     results.put(RunRecord(spec=failed, failure="RunFailed: the learner paused itself", live="01", skipped=skipped))
@@ -69,10 +70,15 @@ def rendered(path: Path, tmp_path: Path, bench: str) -> str:
 def test_the_file_has_the_usual_parts_and_every_run(recipes_file: Path) -> None:
     report = json.loads(recipes_file.read_text())
     assert list(report) == ["bench", "ratios", "figures", "runs", "machine"]
-    assert sum("run" in row for row in report["runs"]) == 10
+    assert sum("run" in row for row in report["runs"]) == 13
     assert report["figures"]["sao/success_after"] == 0.5
     assert report["figures"]["grpo/failed_runs"] == 1
-    assert report["ratios"] == {"sao/seconds_per_update_vs_sao": 1.0, "dppo/seconds_per_update_vs_sao": 3.0}
+    assert report["ratios"] == {
+        "sao/seconds_per_update_vs_reference": 1.0,
+        "dppo/seconds_per_update_vs_reference": 3.0,
+        "sat-gspo-r3/moe/seconds_per_update_vs_reference": 1.0,
+        "sat-gspo/moe/seconds_per_update_vs_reference": 1.0,
+    }
     assert "sat-gspo-r3/moe/seconds_per_update" in report["figures"]
 
 
@@ -94,12 +100,12 @@ def test_the_table_names_every_recipe_with_its_interval(recipes_file: Path, tmp_
 
 def test_who_is_better_is_said_and_who_is_not_told_apart_is_not(recipes_file: Path, tmp_path: Path) -> None:
     page = rendered(recipes_file, tmp_path, "recipes")
-    assert "Better than sao by more than the interval: dppo. Worse: none." in page
+    assert "Better than the reference by more than the interval: dppo, sat-gspo-r3 (MoE). Worse: none." in page
 
 
 def test_failed_runs_are_on_the_page_with_their_reason(recipes_file: Path, tmp_path: Path) -> None:
     page = rendered(recipes_file, tmp_path, "recipes")
-    assert "1 of 10 runs failed" in page
+    assert "1 of 13 runs failed" in page
     assert "**grpo**: failed: RunFailed: the learner paused itself; skipped steps: 5 × trust region masks" in page
     assert "| grpo | – | – | – |" in page
 
