@@ -25,8 +25,10 @@ from api.events.router import router as events
 from api.feedback.router import router as feedback
 from api.health.router import router as health
 from api.keys.router import router as keys
+from api.messages.router import router as messages
 from api.metrics import CountRequests
 from api.openapi import describe
+from api.responses.router import router as responses
 from api.runtime import Runtime
 from api.shutdown import draining_on_sigterm
 from api.start import open_runtime
@@ -37,6 +39,8 @@ from online_agent.config.settings import Settings
 
 ROUTERS = (
     chat,
+    messages,
+    responses,
     clients,
     episodes,
     feedback,

@@ -41,7 +41,7 @@ class Authentication:
         try:
             caller = await authenticate(scope["app"].state.runtime, secret_of(Headers(scope=scope)))
         except NotAuthenticated as error:
-            await answer_for(error)(scope, receive, send)
+            await answer_for(error, scope["path"])(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
         await self.app(scope, receive, send)

@@ -1,4 +1,7 @@
-"""Every answer that is not a success has one shape: ``{"error": {"type", "message", "param", "code"}}``."""
+"""Every answer that is not a success has one shape: ``{"error": {"type", "message", "param", "code"}}``.
+
+Under ``/v1/messages`` it is the one that Anthropic's clients read: ``{"type": "error", "error": {"type", "message"}}``.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from online_agent.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 MAX_QUOTED_CHARS = 200
+ANTHROPIC_PATHS = "/v1/messages"
 
 _TYPE_OF_STATUS = {
     401: "authentication_error",
@@ -52,15 +56,53 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
+class AnthropicErrorBody(BaseModel):
+    type: str = Field(examples=["invalid_request_error"])
+    message: str
+
+
+class AnthropicErrorAnswer(BaseModel):
+    """The same, as Anthropic's clients read it."""
+
+    type: str = "error"
+    error: AnthropicErrorBody
+
+
 def _type_of(status: int) -> str:
     return _TYPE_OF_STATUS.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
+_ANTHROPIC_TYPE = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
 def error_response(
-    status: int, message: str, code: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    status: int,
+    message: str,
+    code: str,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    path: str = "",
 ) -> Response:
-    body = ErrorAnswer(error=ErrorBody(type=_type_of(status), message=message, param=param, code=code))
-    return Response(orjson.dumps(body.model_dump()), status, dict(headers or {}), "application/json")
+    """``path`` decides the shape: Anthropic's where its clients call."""
+    if path.startswith(ANTHROPIC_PATHS):
+        content = anthropic_error(status, message)
+    else:
+        body = ErrorAnswer(error=ErrorBody(type=_type_of(status), message=message, param=param, code=code))
+        content = body.model_dump()
+    return Response(orjson.dumps(content), status, dict(headers or {}), "application/json")
+
+
+def anthropic_error(status: int, message: str) -> dict[str, Any]:
+    kind = _ANTHROPIC_TYPE.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def error_body(error: OnlineAgentError) -> dict[str, Any]:
@@ -70,7 +112,7 @@ def error_body(error: OnlineAgentError) -> dict[str, Any]:
     return ErrorAnswer(error=body).model_dump()
 
 
-def answer_for(error: OnlineAgentError) -> Response:
+def answer_for(error: OnlineAgentError, path: str = "") -> Response:
     """The HTTP answer for one of our own errors, with Retry-After where a retry is worth it."""
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
@@ -79,7 +121,7 @@ def answer_for(error: OnlineAgentError) -> Response:
         headers["Retry-After"] = "1"
     if error.http_status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    return error_response(error.http_status, error.message, error.code, error.param, headers)
+    return error_response(error.http_status, error.message, error.code, error.param, headers, path=path)
 
 
 def describe_invalid(errors: Sequence[Mapping[str, Any]]) -> BadInput:
@@ -105,7 +147,7 @@ async def _on_ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, OnlineAgentError)
     if error.http_status >= 500:
         log.warning("request failed", call=_call(request), code=error.code, reason=error.message)
-    return answer_for(error)
+    return answer_for(error, request.url.path)
 
 
 async def _on_envs(request: Request, error: Exception) -> Response:
@@ -118,7 +160,7 @@ async def _on_envs(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return answer_for(describe_invalid(error.errors()))
+    return answer_for(describe_invalid(error.errors()), request.url.path)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
@@ -127,13 +169,14 @@ async def _on_http(request: Request, error: Exception) -> Response:
     phrase = HTTPStatus(error.status_code).phrase
     message = f"{request.method} {quoted(request.url.path)}: {error.detail or phrase}"
     code = phrase.lower().replace(" ", "_")
-    return error_response(error.status_code, message, code, headers=error.headers)
+    return error_response(error.status_code, message, code, headers=error.headers, path=request.url.path)
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     """A defect of ours: the caller learns that, and only that; the log has the traceback."""
     log.error("a defect", call=_call(request), exc_info=error)
-    return error_response(500, "internal error; the server's log has the details", OnlineAgentError.code)
+    message = "internal error; the server's log has the details"
+    return error_response(500, message, OnlineAgentError.code, path=request.url.path)
 
 
 def install(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the server does: our error shape everywhere, keys on every call that needs one."""
+"""The OpenAPI document says what the server does: the error shape of each path, keys on every call that needs one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api.auth import needs_key
-from api.errors import ErrorAnswer
+from api.errors import ANTHROPIC_PATHS, AnthropicErrorAnswer, ErrorAnswer
 
-_ERROR = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}}
+
+def _error_of(path: str) -> dict[str, Any]:
+    shape = AnthropicErrorAnswer if path.startswith(ANTHROPIC_PATHS) else ErrorAnswer
+    return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}}
+
+
 _SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"api_key": []}]
 _METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -33,9 +38,10 @@ def _corrected(document: dict[str, Any]) -> dict[str, Any]:
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    error = ErrorAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas.update(error.pop("$defs"))
-    schemas["ErrorAnswer"] = error
+    for shape in (ErrorAnswer, AnthropicErrorAnswer):
+        error = shape.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(error.pop("$defs"))
+        schemas[shape.__name__] = error
     components["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -50,6 +56,6 @@ def _corrected(document: dict[str, Any]) -> dict[str, Any]:
 def _correct_operation(path: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     responses.pop("422", None)  # what does not validate is answered 400, in our shape
-    responses["default"] = {"description": "An error", **_ERROR}
+    responses["default"] = {"description": "An error", **_error_of(path)}
     if needs_key(path):
         operation["security"] = _SECURITY

@@ -12,9 +12,8 @@ from api.auth import AgentCaller
 from api.bodies import RowId
 from api.chat import answers
 from api.chat.schemas import ChatBody, ModelList, ModelOut
-from api.gateway.answering import EventStream, begin, gateway_of, gone, receipt_headers, whole
+from api.gateway.answering import EventStream, begin, checked, gateway_of, gone, receipt_headers, whole
 from api.gateway.caller import GatewayCallerDep
-from api.gateway.contents import check_counts
 from api.limits import StrictRoute
 from api.runtime import Runtime, RuntimeDep
 from online_agent.errors import UnknownName
@@ -24,7 +23,7 @@ router = APIRouter(prefix="/v1", tags=["clients"], route_class=StrictRoute)
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "A chat completion, or its chunks",
-        "content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"application/json": {}, "text/event-stream": {}},
     }
 }
 
@@ -34,13 +33,7 @@ async def create_chat_completion(
     request: Request, runtime: RuntimeDep, caller: GatewayCallerDep, body: ChatBody
 ) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
-    limits = runtime.settings.gateway
-    call = check_counts(
-        body.call(is_recorded=caller.is_recorded),
-        max_messages=limits.max_messages,
-        max_tools=limits.max_tools,
-        max_choices=limits.max_choices,
-    )
+    call = checked(runtime, body.call(is_recorded=caller.is_recorded))
     renderer = gateway_of(runtime).renderer
     exchange = await begin(runtime, caller, call)
     if call.is_streamed:

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.errors import ShuttingDown
 from api.gateway.caller import EPISODE_HEADER, GatewayCaller
+from api.gateway.contents import check_counts
 from api.runtime import Runtime
 from online_agent.errors import OnlineAgentError
 from online_agent.gateway.calls import CallAnswer, ChatCall
@@ -28,6 +29,14 @@ CLIENT_CLOSED_REQUEST = 499
 def gateway_of(runtime: Runtime) -> Gateway:
     assert runtime.gateway is not None, "this runtime was opened without a gateway"
     return runtime.gateway
+
+
+def checked(runtime: Runtime, call: ChatCall) -> ChatCall:
+    """The call, within the limits of the configuration; BadInput names the one it is over."""
+    limits = runtime.settings.gateway
+    return check_counts(
+        call, max_messages=limits.max_messages, max_tools=limits.max_tools, max_choices=limits.max_choices
+    )
 
 
 async def begin(runtime: Runtime, caller: GatewayCaller, call: ChatCall) -> Exchange:

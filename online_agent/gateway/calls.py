@@ -38,7 +38,10 @@ class SamplingAsk:
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """``num_top_logprobs`` None: the client wants no log-probs. ``tags`` are stored and never interpreted."""
+    """``num_top_logprobs`` None: the client wants no log-probs. ``tags`` are stored and never interpreted.
+
+    ``previous`` is the id of the answer that ``messages`` follow; None when they are the whole history.
+    """
 
     protocol: Protocol
     model: str
@@ -48,6 +51,7 @@ class ChatCall:
     sampling: SamplingAsk = SamplingAsk()
     num_choices: int = 1
     num_top_logprobs: int | None = None
+    previous: str | None = None
     is_streamed: bool = False
     is_recorded: bool = True
     tags: Mapping[str, Any] = field(default_factory=dict)

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -75,8 +76,7 @@ class Gateway:
 
     async def begin(self, caller: Caller, call: ChatCall) -> Exchange:
         """The call is under way. Raises UnknownName (model), NotFound or Conflict (episode), BadInput, Busy."""
-        if call.model != self._settings.model_name:
-            raise UnknownName(f"no model {call.model!r}; there is {self._settings.model_name!r}", param="model")
+        self._check_model(call)
         if self._num_in_flight >= self._settings.max_calls_in_flight:
             raise Busy(f"{self._num_in_flight} calls are under way", retry_after_s=BUSY_RETRY_S)
         self._num_in_flight += 1
@@ -91,6 +91,12 @@ class Gateway:
             self._under_way[opening.new.id] = caller.tenant_id
         exchange.start().add_done_callback(partial(self._ended, opening))
         return exchange
+
+    async def count(self, caller: Caller, call: ChatCall) -> int:
+        """How many tokens the prompt of the call has. Raises as ``begin`` does."""
+        self._check_model(call)
+        _, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, call))
+        return len(prompt.input_ids)
 
     async def close_episode(self, episode_id: str, reason: StopReason = StopReason.CLOSED) -> bool:
         """Whether the open episode is over now."""
@@ -116,6 +122,10 @@ class Gateway:
             self._sweep.cancel()
             await asyncio.gather(self._sweep, return_exceptions=True)
 
+    def _check_model(self, call: ChatCall) -> None:
+        if call.model != self._settings.model_name:
+            raise UnknownName(f"no model {call.model!r}; there is {self._settings.model_name!r}", param="model")
+
     async def _sweep_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_s)
@@ -125,13 +135,15 @@ class Gateway:
                 log.warning("idle episodes not closed", reason=error.message)
 
     def _prepare(self, tx: Transaction, caller: Caller, call: ChatCall) -> tuple[Opening | None, Prompt]:
-        if not call.is_recorded:
-            return None, self._prompts.build(call, [], _no_spans)
+        if call.previous is not None and caller.episode is None:
+            caller = replace(caller, episode=_episode_of(tx, caller, call.previous))
         episode = self._found(tx, caller)
+        if not call.is_recorded and episode is None:
+            return None, self._prompts.build(call, [], _no_spans)
         links: list[CompletionLink] = [] if episode is None else tx.clients.links(episode.id)
         read_spans = _no_spans if episode is None else partial(tx.clients.spans_of, episode.id)
         prompt = self._prompts.build(call, links, read_spans)
-        return self._opening(tx, caller, call, episode, prompt), prompt
+        return self._opening(tx, caller, call, episode, prompt) if call.is_recorded else None, prompt
 
     def _found(self, tx: Transaction, caller: Caller) -> ClientEpisodeRecord | None:
         """The caller's episode, None for one that is to be opened."""
@@ -169,10 +181,13 @@ class Gateway:
             metadata=call.tags,
             id=episode_id,
         )
+        parent_id = None if caller.parent is None else self._parent_id(tx, caller)
+        if parent_id == episode_id:
+            raise BadInput("an episode cannot have started itself", param="X-Parent-Episode-Id")
         return Opening(
             new=new,
             name=name if episode is None else episode.name,
-            parent_id=None if caller.parent is None else self._parent_id(tx, caller),
+            parent_id=parent_id,
             is_known=episode is not None,
             is_unnamed=caller.episode is None,
         )
@@ -256,6 +271,13 @@ class Gateway:
 
 def _close_idle(episode_id: str, idle_since: float, tx: Transaction) -> bool:
     return tx.clients.close(episode_id, StopReason.IDLE, idle_since)
+
+
+def _episode_of(tx: Transaction, caller: Caller, completion_id: str) -> str:
+    found = tx.clients.find_turns(caller.tenant_id, completion_id)
+    if found is None:
+        raise NotFound(f"no answer {completion_id!r} to go on from", param="previous_response_id")
+    return found[0]
 
 
 def _no_spans(turns: object) -> dict[int, list[Span]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
+from online_agent.errors import NotFound
 from online_agent.gateway.calls import ChatCall, ToolChoice
 from online_agent.gateway.fingerprints import chain, conversation_root, message_fingerprint
 from online_agent.rendering import ChatRenderer, Piece
@@ -53,8 +54,11 @@ class PromptBuilder:
 
     def build(self, call: ChatCall, links: Sequence[CompletionLink], read_spans: ReadSpans) -> Prompt:
         """Raises BadInput naming the message that the model's template cannot write."""
-        hashes = chain(conversation_root(self._renderer.template_hash, call.tools), call.messages)
-        parent, num_matched = self._parent(call, links, hashes)
+        parent, num_matched = self._previous(call, links), 0
+        root = conversation_root(self._renderer.template_hash, call.tools) if parent is None else parent.history_hash
+        hashes = chain(root, call.messages)
+        if parent is None:
+            parent, num_matched = self._parent(call, links, hashes)
         known = self._known(call, num_matched, links, read_spans)
         context: list[Span] = []
         if parent is None:
@@ -78,6 +82,16 @@ class PromptBuilder:
             forced_text=forced_text,
             num_forced=len(forced),
         )
+
+    @staticmethod
+    def _previous(call: ChatCall, links: Sequence[CompletionLink]) -> CompletionLink | None:
+        """The answer that the call names as the one it follows. Raises NotFound when it is not in the episode."""
+        if call.previous is None:
+            return None
+        for link in links:
+            if link.completion_id == call.previous:
+                return link
+        raise NotFound(f"no answer {call.previous!r} to go on from", param="previous_response_id")
 
     @staticmethod
     def _parent(

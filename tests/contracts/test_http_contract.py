@@ -96,7 +96,8 @@ def test_every_operation_is_named_tagged_described_and_says_how_it_fails(app: Fa
         assert operation["description"], path
         assert "422" not in operation["responses"], path
         error = operation["responses"]["default"]["content"]["application/json"]["schema"]
-        assert error == {"$ref": "#/components/schemas/ErrorAnswer"}
+        shape = "AnthropicErrorAnswer" if path.startswith("/v1/messages") else "ErrorAnswer"
+        assert error == {"$ref": f"#/components/schemas/{shape}"}
         assert ("security" in operation) == (path not in OPEN_PATHS), f"{method} {path}"
 
 
@@ -108,6 +109,7 @@ def test_every_creating_call_takes_an_idempotency_key(app: FastAPI) -> None:
     }
     assert with_key == {
         "/v1/episodes",
+        "/v1/episodes/{episode_id}/close",
         "/v1/episodes/{episode_id}/feedback",
         "/v1/changes",
         "/v1/keys",

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 
 from api.app import create_app
 from online_agent.config.settings import Settings
-from tests.fakes.api import Served, serve_in_thread
+from tests.fakes.served import Served, serve_in_thread
 
 EXAMPLES_PER_OPERATION = 6
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

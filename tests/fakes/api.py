@@ -8,7 +8,6 @@ import functools
 import shutil
 import socket
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -26,7 +25,7 @@ from api.app import create_app
 from api.runtime import Runtime
 from envs.types import Artifact, Observation, Split, Task, ToolSpec, Verdict
 from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
-from online_agent.config.settings import ApiSettings, Settings
+from online_agent.config.settings import Settings
 from online_agent.errors import BrokerUnavailable, UnknownName
 from online_agent.serving.client import ModelInfo
 from online_agent.store.records import EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew, VersionNew
@@ -348,33 +347,3 @@ async def on_a_port(world: World) -> AsyncIterator[httpx.AsyncClient]:
         server.should_exit = True
         await task
         listener.close()
-
-
-@dataclass(frozen=True)
-class Served:
-    url: str
-    headers: dict[str, str]
-
-
-@contextmanager
-def serve_in_thread(data_dir: Path) -> Iterator[Served]:
-    """The application on a port for tests that are not async. Waits end after a tenth of a second."""
-    is_up, loop = threading.Event(), asyncio.new_event_loop()
-    stop = asyncio.Event()
-    found: list[Served] = []
-
-    async def serve() -> None:
-        async with open_world(data_dir, api=ApiSettings(held_timeout_s=0.1)) as world, on_a_port(world) as client:
-            found.append(Served(str(client.base_url), world.headers("all")))
-            is_up.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert is_up.wait(30)
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
-        loop.close()
