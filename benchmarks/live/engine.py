@@ -23,6 +23,7 @@ from online_agent.supervisor.plan import free_port
 from online_agent.weights.version_dir import VersionDir
 
 SEED_VERSION = 0
+START_TIMEOUT_S = 600.0  # a bench of hours does not give up because the machine was busy for a moment
 
 
 class SharedEngine:
@@ -54,7 +55,9 @@ async def running_engine(
     model_dir: Path, run_dir: Path, extra_args: tuple[str, ...] = ()
 ) -> AsyncIterator[SharedEngine]:
     """A server that answers inside the block. Raises EngineUnavailable with the end of its log."""
-    settings = EngineSettings(api_key=SecretStr(secrets.token_urlsafe(32)), extra_args=extra_args)
+    settings = EngineSettings(
+        api_key=SecretStr(secrets.token_urlsafe(32)), extra_args=extra_args, start_timeout_s=START_TIMEOUT_S
+    )
     process = EngineProcess(settings, model_dir, SEED_VERSION, port=free_port(), run_dir=run_dir)
     process.start()
     try:
