@@ -28,6 +28,11 @@ class ScriptedAdapterEngine(ScriptedEngine):
         self.answered_by: list[str | None] = []
         self._probe_offset: dict[str, float] = {}
 
+    def hold(self, name: str, serving_dir: Path, *, probe_offset: float = 1e-6) -> None:
+        """The adapter is loaded; its probe answers are off by ``probe_offset``."""
+        self.adapters[name] = str(serving_dir)
+        self._probe_offset[name] = probe_offset
+
     def app(self) -> Starlette:
         routes: list[tuple[str, Callable[[dict[str, Any]], Awaitable[Response]]]] = [
             ("/load_lora_adapter", self._load_adapter),
@@ -64,8 +69,7 @@ class ScriptedAdapterEngine(ScriptedEngine):
         if fault == "refuse_adapter" or name in self.adapters:
             return _json({"success": False, "error_message": "is incompatible with the memory pool"}, 400)
         json.loads((Path(path) / "adapter_config.json").read_text())
-        self.adapters[name] = path
-        self._probe_offset[name] = 0.5 if fault == "louder_adapter" else 1e-6
+        self.hold(name, Path(path), probe_offset=0.5 if fault == "louder_adapter" else 1e-6)
         return _json({"success": True, "error_message": "", "loaded_adapters": self.adapters})
 
     async def _unload_adapter(self, body: dict[str, Any]) -> Response:

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import EngineSettings, LoraSettings, Settings
-from online_agent.errors import EngineUnavailable, SwapFailed
+from online_agent.config.settings import EngineSettings, LearnerSettings, LoraSettings, Settings
+from online_agent.errors import CorruptVersion, EngineUnavailable, SwapFailed
 from online_agent.processes import engine
 from online_agent.store.records import VersionNew
 from online_agent.store.session import Database
 from online_agent.supervisor.readiness import has_announced
 from online_agent.types import VersionOrigin, VersionState
+from online_agent.weights.adapter import adapter_name, base_serving_dir, is_adapter
 from online_agent.weights.store import WeightStore
 from tests.engine_fixtures import free_port
+from tests.fakes.adapter_engine import ScriptedAdapterEngine
+from tests.fakes.adapters import publish_adapter
 from tests.fakes.engine import ScriptedEngine
 from tests.waiting import until
 
@@ -38,7 +41,12 @@ class ScriptedServer:
         return self.exit_code is None
 
     def start(self) -> None:
-        self._held.enter_context(ScriptedEngine(self.serving_dir, self.version).running_in_thread(self._port))
+        if is_adapter(self.serving_dir):
+            adapted = ScriptedAdapterEngine(base_serving_dir(self.serving_dir), self.version)
+            adapted.hold(adapter_name(self.version), self.serving_dir)
+            self._held.enter_context(adapted.running_in_thread(self._port))
+        else:
+            self._held.enter_context(ScriptedEngine(self.serving_dir, self.version).running_in_thread(self._port))
 
     def stop(self, grace_s: float) -> None:
         self._held.close()
@@ -124,3 +132,34 @@ async def test_c15_a_server_that_holds_the_base_weights_under_the_current_label_
         await engine._run(machine.settings)
     assert machine.starts() == []
     assert not has_announced(machine.settings.data_dir, "engine", os.getpid())
+
+
+@pytest.fixture
+def adapted(machine: Machine) -> Machine:
+    """Version 0 was served and version 3, an adapter of it, is."""
+    machine.settings = machine.settings.model_copy(update={"learner": LearnerSettings(actor="lora")})
+    machine.serve(0, model=1)
+    publish_adapter(machine.weights, 3)
+    with machine.db.transaction() as tx:
+        tx.weights.move(0, {VersionState.SERVING}, VersionState.RETIRED)
+        tx.weights.insert(VersionNew(3, VersionOrigin.STEP, 0, state=VersionState.SERVING))
+    return machine
+
+
+async def test_a_server_of_an_adapter_is_announced_once_it_answers_the_probe_over_the_right_base(
+    adapted: Machine,
+) -> None:
+    await adapted.live_and_be_killed()
+    [server] = adapted.servers
+    assert (server.serving_dir, server.version) == (adapted.weights.open(3).serving_dir, 3)
+
+
+async def test_a_damaged_base_keeps_the_server_from_starting(adapted: Machine) -> None:
+    weights = adapted.weights.open(0).serving_dir / "model.safetensors"
+    weights.chmod(0o644)
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CorruptVersion, match=r"model\.safetensors was changed after it was published"):
+        await engine._run(adapted.settings)
+    assert adapted.servers == []

@@ -162,3 +162,16 @@ def test_adapter_names_bear_the_version() -> None:
         None,
         None,
     ]
+
+
+def test_the_base_of_a_version_is_opened_whole_or_not_at_all(adapted: WeightStore) -> None:
+    version = publish_adapter(adapted, 1)
+    assert adapted.open_base(version).manifest == adapted.open(0).manifest
+    assert adapted.open_base(adapted.open(0)).manifest.version == 0
+    with pytest.raises(ForeignVersion, match="version 2 belongs to the weights of version 0"):
+        adapted.open_base(publish_adapter(adapted, 2, base=Base(0, "f" * 64)))
+    file = adapted.open(0).serving_dir / "model.safetensors"
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CorruptVersion, match=r"model\.safetensors has"):
+        adapted.open_base(version)
