@@ -63,9 +63,17 @@ def run_specs(recipes: Sequence[str], num_seeds: int) -> list[RunSpec]:
     return specs
 
 
-def measure(plan: Plan, specs: Sequence[RunSpec], path: Path, *, is_resumed: bool, console: Console) -> dict[str, Any]:
+def measure(
+    plan: Plan,
+    specs: Sequence[RunSpec],
+    path: Path,
+    *,
+    is_resumed: bool,
+    repeats_failed: bool = False,
+    console: Console,
+) -> dict[str, Any]:
     """The report, also in ``path``. Raises BadInput when ``path`` continues another plan."""
-    return run_session(NAME, specs, plan, path, is_resumed=is_resumed, console=console)
+    return run_session(NAME, specs, plan, path, is_resumed=is_resumed, repeats_failed=repeats_failed, console=console)
 
 
 def render(path: Path, docs: Path) -> Path:

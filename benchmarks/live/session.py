@@ -34,15 +34,19 @@ def run_session(
     path: Path,
     *,
     is_resumed: bool,
+    repeats_failed: bool = False,
     console: Console,
 ) -> dict[str, Any]:
     """Every spec was run, or had been before; the report is in ``path``, each run was in its log at once.
 
+    ``repeats_failed``: runs that failed count as not done; what they said before stays in the log.
     Raises BadInput when the log holds runs of another plan, Interrupted when a signal ended it.
     """
     described = plan.described
     log = ResultsLog(path.with_suffix(".jsonl"))
     results = log.open(described, is_resumed=is_resumed)
+    if repeats_failed:
+        results.runs = [run for run in results.runs if run.failure is None]
     with tempfile.TemporaryDirectory(prefix="online-agent-bench-") as work_dir, console.status("") as status:
         observer = _Narrator(console, status.update, results, specs)
         policies = seed_policies((spec.policy for spec in specs), Path(work_dir))

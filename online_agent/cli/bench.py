@@ -54,6 +54,7 @@ def _show(report: Report, json: Path | None) -> None:
 
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an earlier bench with the same file ended.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="With --resume: run those that failed once more.")]
 Render = Annotated[Path | None, typer.Option(help="Measure nothing; make the page from the file of an earlier bench.")]
 Docs = Annotated[Path, typer.Option(help="Where the page and its picture go.")]
 
@@ -66,6 +67,7 @@ def recipes(
     recipes: Annotated[str, typer.Option(help="Comma-separated; all by default.")] = "",
     batch_episodes: Annotated[int, typer.Option(min=1, help="Episodes an update.")] = 8,
     resume: Resume = False,
+    retry_failed: RetryFailed = False,
     render: Render = None,
     docs: Docs = Path("docs"),
 ) -> None:
@@ -79,7 +81,8 @@ def recipes(
         typer.echo(render_page(render, docs))
         return
     plan, specs = plan_of_sizes(episodes, batch_episodes), run_specs(_names(recipes), seeds)
-    measure(plan, specs, _needed(json), is_resumed=resume, console=Console())
+    path = _needed(json)
+    measure(plan, specs, path, is_resumed=resume, repeats_failed=retry_failed, console=Console())
 
 
 @app.command()
@@ -90,6 +93,7 @@ def staleness(
     recipes: Annotated[str, typer.Option(help="Comma-separated; six by default.")] = "",
     updates: Annotated[int, typer.Option(min=1, help="Of each run; a multiple of every lag.")] = 64,
     resume: Resume = False,
+    retry_failed: RetryFailed = False,
     render: Render = None,
     docs: Docs = Path("docs"),
 ) -> None:
@@ -107,7 +111,8 @@ def staleness(
     except ValueError as error:
         raise typer.BadParameter(f"{lag!r} is not a list of numbers", param_hint="--lag") from error
     plan, specs = plan_of_lags(lags, updates), run_specs(_names(recipes), lags, seeds)
-    measure(plan, specs, _needed(json), is_resumed=resume, console=Console())
+    path = _needed(json)
+    measure(plan, specs, path, is_resumed=resume, repeats_failed=retry_failed, console=Console())
 
 
 def _names(text: str) -> list[str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks import recipes, staleness
-from benchmarks.live.records import Baseline, PolicyName, Results, RunRecord, RunSpec
+from benchmarks.live.pipeline import Pipeline
+from benchmarks.live.records import Baseline, PolicyName, Results, ResultsLog, RunRecord, RunSpec
 from benchmarks.live.report import build_report, read_report, write_report
 from online_agent.cli.bench import app
 from online_agent.errors import BadInput, UnknownName
@@ -170,3 +173,20 @@ def test_a_bench_asks_where_its_file_goes(bench: str) -> None:
 def test_a_lag_that_is_no_number_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["staleness", "--lag", "1,x", "--json", str(tmp_path / "x.json")])
     assert result.exit_code == 2
+
+
+def test_a_failed_run_is_done_unless_it_is_to_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, specs = recipes.plan_of_sizes(), [RunSpec(recipe=name, seed=0) for name in ("sao", "grpo")]
+    path, asked = tmp_path / "file.json", []
+    log = ResultsLog(path.with_suffix(".jsonl"))
+    log.open(plan.described, is_resumed=False)
+    log.add(run("sao", 0, HALF))
+    log.add(RunRecord(spec=specs[1], failure="RunFailed: stalled"))
+
+    async def note(self: Pipeline, wanted: Sequence[RunSpec]) -> None:
+        asked.append([spec.recipe for spec in wanted if not self._results.has_run(spec)])
+
+    monkeypatch.setattr(Pipeline, "run", note)
+    for repeats_failed in (False, True):
+        recipes.measure(plan, specs, path, is_resumed=True, repeats_failed=repeats_failed, console=Console(quiet=True))
+    assert asked == [[], ["grpo"]]
