@@ -42,7 +42,7 @@ def parse_generation(
         num_retractions=int(meta.get("num_retractions") or 0),
         top_logprobs=tuple(meta.get("output_top_logprobs") or ()),
         misalignment=problem and f"{engine}, version {meta.get('weight_version')}: {problem}",
-        routed_experts=experts and parse_experts(meta, experts, num_prompt_tokens + len(token_ids)),
+        routed_experts=None if experts is None else parse_experts(meta, experts, num_prompt_tokens + len(token_ids)),
     )
 
 

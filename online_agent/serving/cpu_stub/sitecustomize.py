@@ -23,9 +23,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import host_cache
-import unpinned
-
 STUBBED_VERSIONS = {"triton": "3.9.0", "torchvision": "0.28.0", "sgl_kernel": "0.4.10"}
 """Top-level packages that are stood in for, and the version each claims: what SGLang 0.5.23 asks for."""
 
@@ -154,5 +151,5 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 sys.meta_path.append(StubFinder())
-unpinned.install()
-host_cache.install()
+for neighbour in ("unpinned", "host_cache"):  # in this folder, which is on the path and no package
+    importlib.import_module(neighbour).install()
