@@ -79,9 +79,16 @@ async def test_a_request_under_way_carries_its_own_version_though_the_label_chan
     assert (await under_way).version_runs == (VersionRun(1, 0, 100),)
 
 
-async def test_a_stream_carries_its_version_too(client: AdapterClient) -> None:
-    client_body, version = await client._addressed({"rid": "r"})
-    assert (client_body, version) == ({"rid": "r", "lora_path": "v000001"}, 1)
+async def test_a_stream_carries_the_version_that_it_began_with(
+    engine: ScriptedAdapterEngine, client: AdapterClient, versions: dict[int, VersionDir]
+) -> None:
+    engine.token_delay_s = 0.005
+    parts = client.generate_stream(PROMPT, Sampling(1.0, 1.0, 60), [], new_rid())
+    await anext(parts)
+    await swap(client, versions[2], last_good=versions[1], timeout_s=5)
+    *_, last = [part async for part in parts]
+    assert last.generation is not None
+    assert last.generation.version_runs == (VersionRun(1, 0, 60),)
 
 
 async def test_the_adapter_before_stays_and_older_ones_are_unloaded(
