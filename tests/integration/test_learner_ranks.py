@@ -1,5 +1,6 @@
-"""Two ranks on gloo do what one does."""
+"""Two ranks on gloo do what one does, at every ZeRO stage and for every kind of recipe."""
 
+import hashlib
 import json
 import os
 import socket
@@ -11,17 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.fakes.learner_rank import ORIGIN, RUNS, STAGES
 from tests.fakes.tiny_model import write_tiny_model
 
 REPOSITORY = Path(__file__).parents[2]
 RUN_TIMEOUT_S = 250.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run_ranks(world_size, model_dir, out_dir):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    out_dir.mkdir()
     processes = []
     for rank in range(world_size):
         launched = {
@@ -30,6 +32,7 @@ def run_ranks(world_size, model_dir, out_dir):
             "WORLD_SIZE": str(world_size),
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
+            "OMP_NUM_THREADS": "1",
         }
         command = [sys.executable, "-m", "tests.fakes.learner_rank", str(model_dir), str(out_dir)]
         processes.append(subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **launched}))
@@ -38,21 +41,94 @@ def run_ranks(world_size, model_dir, out_dir):
     finally:
         for process in processes:
             process.kill()
-    return json.loads((out_dir / "metrics.json").read_text())
+    return out_dir
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_two_ranks_take_the_steps_of_one(tmp_path):
-    """Losses, gradient norms, weights and moments agree to 1e-5; shares are unequal and micro-batches padded out."""
-    model_dir = write_tiny_model(tmp_path / "model", scale=0.05)
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What one rank and what two ranks left behind."""
+    directory = tmp_path_factory.mktemp("ranks")
+    model_dir = write_tiny_model(directory / "model", scale=0.05)
+    return {n: run_ranks(n, model_dir, directory / str(n)) for n in (1, 2)}
 
-    one = run_ranks(1, model_dir, tmp_path / "one")
-    two = run_ranks(2, model_dir, tmp_path / "two")
 
+def metrics(out_dir, run):
+    """Per step, what was measured; keys that do not apply to the recipe are left out."""
+    steps = json.loads((out_dir / run / "metrics.json").read_text())
+    return [{key: value for key, value in step.items() if value is not None} for step in steps]
+
+
+def gradient(out_dir, run, network):
+    """The first step's gradient, clipped: the first moment after one update is a tenth of it."""
+    moments = load_file(out_dir / run / "first" / "learner" / f"{network}_optimizer.safetensors")
+    parts = [moments[name].flatten() for name in sorted(moments) if name.startswith("exp_avg.")]
+    return torch.cat(parts).double() * 10
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_two_ranks_have_the_losses_of_one(ranks, run):
+    """Shares are unequal and one rank has a filler micro-batch."""
+    one, two = (metrics(ranks[n], run) for n in (1, 2))
+
+    assert one[0]["actor/grad_norm"] > 0
+    assert two[0] == pytest.approx(one[0], rel=1e-5, abs=1e-8)
     for ours, theirs in zip(two, one, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
-    for file in ("serving/model.safetensors", "learner/critic.safetensors", "learner/actor_optimizer.safetensors"):
-        expected, got = load_file(tmp_path / "one" / file), load_file(tmp_path / "two" / file)
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_two_ranks_have_the_gradient_of_one(ranks, run):
+    for network in ["actor"] if RUNS[run].recipe.critic is None else ["actor", "critic"]:
+        one, two = (gradient(ranks[n], run, network) for n in (1, 2))
+
+        assert one.norm() > 1e-3, network
+        assert (two - one).norm() / one.norm() < 1e-5, network
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_two_ranks_end_with_the_weights_and_moments_of_one(ranks, run):
+    files = ["serving/model.safetensors", "learner/actor_optimizer.safetensors"]
+    if RUNS[run].recipe.critic is not None:
+        files += ["learner/critic.safetensors", "learner/critic_optimizer.safetensors"]
+    for file in files:
+        expected, got = (load_file(ranks[n] / run / "last" / file) for n in (1, 2))
         for name, tensor in expected.items():
             torch.testing.assert_close(got[name], tensor, rtol=0, atol=1e-5, msg=f"{file} {name}")
+
+
+def served_hash(directory):
+    """What a version's content hash is made of: the hash of the file of served tensors."""
+    return hashlib.sha256((directory / "serving" / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("run", [ORIGIN, *STAGES.values()])
+def test_one_state_has_one_hash_at_every_zero_stage(ranks, world_size, run):
+    """Restored at another stage and exported again: weights and moments are the same bits."""
+    origin, again = ranks[world_size] / ORIGIN / "last", ranks[world_size] / run / "again"
+
+    assert served_hash(again) == served_hash(origin)
+    for file in ("critic.safetensors", "actor_optimizer.safetensors", "critic_optimizer.safetensors"):
+        assert (again / "learner" / file).read_bytes() == (origin / "learner" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_steps_at_stages_1_and_2_end_with_the_same_hash(ranks, world_size):
+    hashes = [served_hash(ranks[world_size] / STAGES[stage] / "last") for stage in (1, 2)]
+
+    assert hashes[0] == hashes[1] != served_hash(ranks[world_size] / STAGES[1] / "first")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_steps_at_stage_3_differ_by_rounding(ranks, world_size):
+    """The same losses; DeepSpeed sums gradients in another order there, and takes their norm in float64."""
+    second, third = (gradient(ranks[world_size], STAGES[stage], "actor") for stage in (2, 3))
+
+    assert (third - second).norm() / second.norm() < 1e-6
+
+
+def test_sat_takes_its_quantile_over_the_tokens_of_both_ranks(ranks):
+    thresholds = [[step["sat/threshold"] for step in metrics(ranks[n], "sat-grpo")] for n in (1, 2)]
+
+    assert min(thresholds[0]) > 0
+    assert thresholds[1] == pytest.approx(thresholds[0], rel=1e-5)
