@@ -8,13 +8,16 @@ batch does not fit the policy; clipping is a trust region at work. The guard of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from online_agent.learner.batching import MicroBatch
+from online_agent.learner.policy_learner import PolicyPass
 from online_agent.learner.report import RATIO_QUANTILES, MetricSheet
+from online_agent.learner.value_learner import ValuePass
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,23 @@ class TokenTable:
     @classmethod
     def unstacked(cls, x_KN: Tensor) -> TokenTable:
         return cls(*x_KN.unbind(0))
+
+
+def own_columns(
+    batches: Sequence[MicroBatch], first: ValuePass | None, advantages: Sequence[Tensor], seen: PolicyPass
+) -> Tensor:
+    """(7, N) of this rank's tokens, to be gathered from all ranks and read as a ``TokenTable``."""
+    logp_N = torch.cat(seen.logps)
+    nothing_N = torch.full_like(logp_N, float("nan"))
+    return TokenTable(
+        logp_N=logp_N,
+        logp_mu_N=torch.cat([batch.logp_mu_N for batch in batches]),
+        reference_N=torch.cat(seen.reference),
+        advantages_N=torch.cat(list(advantages)),
+        values_N=nothing_N if first is None else torch.cat(first.values),
+        returns_N=nothing_N if first is None else torch.cat(first.targets),
+        versions_N=torch.cat([batch.versions_N for batch in batches]).float(),
+    ).stacked()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from online_agent.config.settings import LearnerSettings
@@ -29,6 +28,7 @@ from online_agent.learner.diagnostics import (
     TokenCounts,
     TokenTable,
     not_finite_reason,
+    own_columns,
     region_metrics,
     token_metrics,
     trust_region_fault,
@@ -238,7 +238,7 @@ class PolicyTrainer:
         self, step: _Step, first: ValuePass | None, advantages: Sequence[Tensor], seen: PolicyPass
     ) -> str | None:
         """Why no update may follow, the same on every rank; the measurements go to the sheet either way."""
-        table = self._token_table(step, first, advantages, seen)
+        table = TokenTable.unstacked(self.ranks.gather_tokens(own_columns(step.batches, first, advantages, seen)))
         counts = TokenCounts.of(seen.metrics, step.counts.num_tokens)
         has_critic = first is not None
         token_metrics(step.sheet, table, step.version, has_critic=has_critic)
@@ -289,22 +289,6 @@ class PolicyTrainer:
         with step.sheet.timed("critic"):
             failed = self.values.update(step.batches, first, step.counts.num_tokens, step.sheet)
         return None if failed is None else f"critic gradient is not finite in update {failed}"
-
-    def _token_table(
-        self, step: _Step, first: ValuePass | None, advantages: Sequence[Tensor], seen: PolicyPass
-    ) -> TokenTable:
-        logp_N = torch.cat(seen.logps)
-        nothing_N = torch.full_like(logp_N, float("nan"))
-        own = TokenTable(
-            logp_N=logp_N,
-            logp_mu_N=torch.cat([batch.logp_mu_N for batch in step.batches]),
-            reference_N=torch.cat(seen.reference),
-            advantages_N=torch.cat(list(advantages)),
-            values_N=nothing_N if first is None else torch.cat(first.values),
-            returns_N=nothing_N if first is None else torch.cat(first.targets),
-            versions_N=torch.cat([batch.versions_N for batch in step.batches]).float(),
-        )
-        return TokenTable.unstacked(self.ranks.gather_tokens(own.stacked()))
 
 
 def _non_pad_share(episodes: Sequence[TrainingEpisode], batches: Sequence[MicroBatch]) -> float:
