@@ -46,7 +46,7 @@ def collect(tx: Transaction, group_size: int | None) -> Facts:
         steps_by_status={status.value: count for status, count in tx.steps.counts_by_status().items()},
         staleness=_staleness(steps),
         last_step=_numbers(steps),
-        gauges={**_queue(tx, group_size), **_versions(tx), **_swaps(swaps)},
+        gauges={**_queue(tx, group_size), **_versions(tx), **_swaps(swaps), **_clients(tx)},
     )
 
 
@@ -67,6 +67,17 @@ def _versions(tx: Transaction) -> dict[str, Gauge]:
         "learner_version": Gauge("The weight version that the learner continues from", control.current_version),
         "learner_paused": Gauge("1 while the learner is paused", float(control.is_paused)),
         "episodes_trained_twice": Gauge("Episodes in two committed steps; must be 0", tx.episodes.trained_twice()),
+    }
+
+
+def _clients(tx: Transaction) -> dict[str, Gauge]:
+    tokens = tx.clients.tokens()
+    share = tokens.mean_kept_share
+    return {
+        "client_episodes": Gauge("Episodes that clients ran", tokens.num_episodes),
+        "client_tokens_sampled": Gauge("Tokens sampled for clients, discarded ones included", tokens.num_sampled),
+        "client_tokens_kept": Gauge("Of these, tokens that may be trained on", tokens.num_kept),
+        "client_kept_share_mean": Gauge("Kept by sampled tokens, mean over clients' episodes", share),
     }
 
 

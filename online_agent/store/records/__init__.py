@@ -9,6 +9,7 @@ from online_agent.store.records.changes import ChangeNew, ChangeRecord, EventRec
 from online_agent.store.records.clients import (
     CLIENT_ENV,
     ClientEpisodeRecord,
+    ClientTokens,
     CompletionLink,
     CompletionNew,
     CompletionRecord,
@@ -44,6 +45,7 @@ __all__ = [
     "ChangeNew",
     "ChangeRecord",
     "ClientEpisodeRecord",
+    "ClientTokens",
     "CompletionLink",
     "CompletionNew",
     "CompletionRecord",

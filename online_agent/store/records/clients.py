@@ -43,6 +43,16 @@ class ClientEpisodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientTokens:
+    """Over all episodes of clients: sampled tokens, those that may be trained on, and the mean share per episode."""
+
+    num_episodes: int
+    num_sampled: int
+    num_kept: int
+    mean_kept_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionNew:
     """One choice of an answer, to be stored as a turn.
 

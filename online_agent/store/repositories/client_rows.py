@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from online_agent.store.encoding import unpack_spans
-from online_agent.store.models import Completion, Turn
-from online_agent.store.records import CompletionLink
+from online_agent.store.models import ClientEpisode, Completion, Episode, Turn
+from online_agent.store.records import ClientTokens, CompletionLink
 from online_agent.store.repositories.base import Repository
 from online_agent.store.segments import TrainableTurn, training_rows
 from online_agent.types import Span, TrainingEpisode
@@ -29,7 +29,22 @@ _LINK = (
 )
 
 
+_SAMPLED = Episode.num_action_tokens + ClientEpisode.num_discarded_tokens
+
+
 class ClientRows(Repository):
+    def tokens(self) -> ClientTokens:
+        """How much of what clients sampled can be trained on."""
+        share = ClientEpisode.num_kept_tokens * 1.0 / func.nullif(_SAMPLED, 0)
+        query = select(
+            func.count(),
+            func.coalesce(func.sum(_SAMPLED), 0),
+            func.coalesce(func.sum(ClientEpisode.num_kept_tokens), 0),
+            func.avg(share),
+        ).join(Episode, Episode.id == ClientEpisode.episode_id)
+        num_episodes, num_sampled, num_kept, mean = self._db.execute(query.select_from(ClientEpisode)).one()
+        return ClientTokens(num_episodes, int(num_sampled), int(num_kept), None if mean is None else float(mean))
+
     def links(self, episode_id: str) -> list[CompletionLink]:
         """In order of their turns."""
         query = select(*_LINK).where(Completion.episode_id == episode_id).order_by(Completion.turn)

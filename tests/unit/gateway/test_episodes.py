@@ -295,4 +295,9 @@ async def test_nearly_all_sampled_tokens_are_kept_through_compaction_retries_sid
         kept, total = kept + episode.num_kept_tokens, total + episode.num_sampled_tokens
     assert total - kept == len(desk.ids("lost<|im_end|>"))
     assert kept / total >= 0.95
+    metrics = (await desk.http.get("/metrics")).text
+    assert f"online_agent_client_tokens_sampled {total:.1f}" in metrics
+    assert f"online_agent_client_tokens_kept {kept:.1f}" in metrics
+    share = float(next(li for li in metrics.splitlines() if li.startswith("online_agent_client_kept_share")).split()[1])
+    assert 0.95 <= share < 1.0
     assert all(row_text(desk.renderer, row) for row in desk.training_rows("task"))
