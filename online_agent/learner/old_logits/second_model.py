@@ -105,7 +105,7 @@ def _serve(
     while True:
         try:
             episodes = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # the learner closed the pipe, with or without an answer left in it
             return
         log_probs = score_each_under_its_own(scorer, window, episodes)
         try:
