@@ -244,6 +244,8 @@ class LearnerLoop:
         with self._db.transaction() as tx:
             tx.steps.skip(step, report.skip_reason, report.metrics, self._fence)
             tx.events.add("step_skipped", {"reason": report.skip_reason}, version=self.version, step=step)
+            for reset in report.resets:
+                tx.events.add("ewma_reset", asdict(reset), version=self.version, step=step)
             if is_too_many:
                 tx.control.pause()
                 tx.events.add(

@@ -47,7 +47,7 @@ from online_agent.learner.running_rewards import RunningRewards
 from online_agent.learner.value_learner import SavedCritic, ValueLearner, ValuePass
 from online_agent.learner.zero_engine import ZeroEngine
 from online_agent.recipes import Recipe
-from online_agent.recipes.parts import ExactOld, GroupNormalised, RunningMean
+from online_agent.recipes.parts import Ewma, ExactOld, GroupNormalised, RunningMean
 from online_agent.types import Float32Array, TrainingEpisode
 
 
@@ -62,8 +62,10 @@ class _Step:
     is_warmup: bool
     sheet: MetricSheet
 
-    def skipped(self, reason: str, *, needs_restore: bool = False) -> StepReport:
-        return StepReport(self.is_warmup, {}, reason, needs_restore)
+    def skipped(
+        self, reason: str, *, needs_restore: bool = False, resets: tuple[ReferenceReset, ...] = ()
+    ) -> StepReport:
+        return StepReport(self.is_warmup, {}, reason, needs_restore, resets)
 
 
 class PolicyTrainer:
@@ -193,10 +195,12 @@ class PolicyTrainer:
             fixed = self.policy.fixed(step.batches, step.episodes)
         with sheet.timed("actor"):
             seen = self.policy.run(step.batches, advantages, fixed, step.counts, is_warmup=step.is_warmup)
-        reason = self._guard(step, first, advantages, seen)
+        table, counts = self._measure(step, first, advantages, seen)
+        not_finite = not_finite_reason(table, has_critic=first is not None)
+        reason = not_finite or trust_region_fault(counts, self.settings.max_masked_share)
         if reason is not None:
             self._discard(step, saved)
-            return step.skipped(reason)
+            return step.skipped(reason, resets=() if not_finite else self._reset_if_it_masks())
         failure = self._update(step, first, saved)
         if failure is not None:
             return failure
@@ -234,21 +238,23 @@ class PolicyTrainer:
             advantages = self.values.advantages_now(step.batches, step.episodes) if is_after else first.advantages
         return whitened(advantages, self.ranks) if advantage.is_whitened else advantages
 
-    def _guard(
+    def _measure(
         self, step: _Step, first: ValuePass | None, advantages: Sequence[Tensor], seen: PolicyPass
-    ) -> str | None:
-        """Why no update may follow, the same on every rank; the measurements go to the sheet either way."""
+    ) -> tuple[TokenTable, TokenCounts]:
+        """What the guards judge, the same on every rank; it goes to the sheet too."""
         table = TokenTable.unstacked(self.ranks.gather_tokens(own_columns(step.batches, first, advantages, seen)))
         counts = TokenCounts.of(seen.metrics, step.counts.num_tokens)
-        has_critic = first is not None
-        token_metrics(step.sheet, table, step.version, has_critic=has_critic)
+        token_metrics(step.sheet, table, step.version, has_critic=first is not None)
         region_metrics(step.sheet, counts, seen.metrics, seen.statistics.threshold)
         step.sheet.put(actor__loss=seen.loss)
         if isinstance(self.recipe.reference, ExactOld):
             step.sheet.put(old_logits__missing_tokens=float(seen.num_unknown))
-        return not_finite_reason(table, has_critic=has_critic) or trust_region_fault(
-            counts, self.settings.max_masked_share
-        )
+        return table, counts
+
+    def _reset_if_it_masks(self) -> tuple[ReferenceReset, ...]:
+        """A recipe held back by its own average would skip for ever: nothing else moves the average then."""
+        is_average = isinstance(self.recipe.reference, Ewma)
+        return (self.reset_reference("trust_region_fault"),) if is_average else ()
 
     def _discard(self, step: _Step, saved: SavedCritic | None) -> None:
         if not step.is_warmup:
