@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from openai import OpenAI
+from openai import LengthFinishReasonError, OpenAI
 
 Run = Callable[[str, str], str]
 """A tool's name and the JSON of its arguments → what it answers."""
@@ -35,6 +35,10 @@ def _plain(client: OpenAI, messages: list[Any], tools: list[Any], options: dict[
 
 def _streamed(client: OpenAI, messages: list[Any], tools: list[Any], options: dict[str, Any]) -> Any:
     with client.chat.completions.stream(model="online-agent", messages=messages, tools=tools, **options) as stream:
-        for _ in stream:
-            pass
-        return stream.get_final_completion().choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
+        try:
+            for _ in stream:
+                pass
+            completion = stream.get_final_completion()
+        except LengthFinishReasonError as cut:  # what was said until then is said
+            completion = cut.completion
+        return completion.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
