@@ -67,7 +67,7 @@ def test_a_new_adapter_changes_no_log_prob_and_alone_learns(model_dir):
     assert shapes[f"{UP}.lora_B.default.weight"] == (FFN, 4)
 
 
-@pytest.mark.parametrize("num_shared", [0, 7])
+@pytest.mark.parametrize("num_shared", [0, 64])
 def test_every_factor_and_nothing_else_gets_a_gradient(model_dir, num_shared):
     """Through the last layer that gathers its rows, and with the common prefix worked through once."""
     actor = actor_of(model_dir)
