@@ -286,3 +286,41 @@ async def test_request_ids_of_another_length_are_refused_since_aborts_match_by_p
         await engine.client.generate(PROMPT, GREEDY, NO_STOPS, "job-1")
     with pytest.raises(EngineRejected, match="prefix"):
         await engine.client.abort("job-1")
+
+
+async def test_a_stream_ends_with_the_generation_that_its_parts_make(engine: Engine) -> None:
+    plain = await engine.client.generate(PROMPT, GREEDY, NO_STOPS, new_rid(), num_top_logprobs=2)
+    parts = [
+        part async for part in engine.client.generate_stream(PROMPT, GREEDY, NO_STOPS, new_rid(), num_top_logprobs=2)
+    ]
+    whole = parts[-1].generation
+    assert whole is not None
+    assert [part.generation for part in parts[:-1]] == [None] * (len(parts) - 1)
+    assert [token for part in parts for token in part.token_ids] == whole.token_ids.tolist() == plain.token_ids.tolist()
+    assert [triple[1] for part in parts for triple in part.logprobs] == whole.token_ids.tolist()
+    np.testing.assert_allclose(whole.logprobs, plain.logprobs, atol=1e-4)
+    assert (whole.version_runs, whole.misalignment) == (plain.version_runs, None)
+    assert [len(tops) for part in parts for tops in part.top_logprobs] == [2] * len(whole.token_ids)
+    assert [len(tops) for tops in plain.top_logprobs] == [2] * len(plain.token_ids)
+
+
+async def test_an_aborted_stream_hands_over_what_it_had_and_a_left_one_is_aborted(engine: Engine) -> None:
+    rid, long = new_rid(), Sampling(1.0, 1.0, 400)
+    ids: list[int] = []
+    async for part in engine.client.generate_stream(PROMPT, long, NO_STOPS, rid):
+        if not ids:
+            await engine.client.abort(rid)
+        ids += part.token_ids
+        if part.generation is not None:
+            assert part.generation.finish_reason == "abort"
+            assert part.generation.token_ids.tolist() == ids
+            assert part.generation.misalignment is None
+    assert 0 < len(ids) < 400
+    stream = engine.client.generate_stream(PROMPT, long, NO_STOPS, new_rid())
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+
+    async def is_idle() -> bool:
+        return (await engine.client.loads()).num_running == 0
+
+    await until(is_idle)

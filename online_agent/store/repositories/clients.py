@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from online_agent.errors import Conflict, NotFound
 from online_agent.store.encoding import pack_spans, unpack_spans
@@ -68,7 +68,7 @@ class ClientRepository(ClientRows, ClientRewardRows):
     def open(self, new: EpisodeNew, name: str | None = None, parent_id: str | None = None) -> str:
         """The episode ``new`` is open under ``name``; returns its id, or that of the one which has it already."""
         if name is not None:
-            check_name(name, "X-Episode-Id")
+            self._take_turns_on(new.tenant_id, check_name(name, "X-Episode-Id"))
         known = self.find(new.tenant_id, name or new.id)
         if known is not None:
             return known.id
@@ -137,6 +137,12 @@ class ClientRepository(ClientRows, ClientRewardRows):
         columns = Completion.__table__.columns
         query = select(*columns).where(Completion.episode_id == episode_id).order_by(Completion.turn)
         return [_completion(row) for row in self._db.execute(query)]
+
+    def _take_turns_on(self, tenant_id: str, name: str) -> None:
+        """Of two calls that open the name at once, one waits here for the other. SQLite has one writer anyway."""
+        if self._db.dialect.name == "postgresql":
+            key = func.hashtextextended(f"{tenant_id}/{name}", 0)
+            self._db.execute(select(func.pg_advisory_xact_lock(key)))
 
     def _active(self, episode_id: str) -> ClientEpisodeRecord:
         """The episode, open and locked. One that was only idle is open again."""
