@@ -1,4 +1,4 @@
-"""Reading the turns of a client's episode: how they hang together, their tokens, and the rows they are trained as."""
+"""Reading clients' episodes: how turns hang together, their tokens, what was discarded, and the rows to train on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import func, select
 
 from online_agent.store.encoding import unpack_spans
-from online_agent.store.models import ClientEpisode, Completion, Episode, Turn
-from online_agent.store.records import ClientTokens, CompletionLink
+from online_agent.store.models import ClientEpisode, Completion, DiscardedGeneration, Episode, Turn
+from online_agent.store.records import ClientTokens, CompletionLink, CompletionRecord, DiscardedRecord
 from online_agent.store.repositories.base import Repository
 from online_agent.store.segments import TrainableTurn, training_rows
 from online_agent.types import Span, TrainingEpisode
@@ -59,6 +59,33 @@ class ClientRows(Repository):
             row.number: unpack_spans(row.span_index, row.token_ids, row.logprobs) for row in self._db.execute(query)
         }
 
+    def completion(self, tenant_id: str, completion_id: str) -> list[CompletionRecord]:
+        """The choices of an answer, in order; empty for one that is unknown or was replaced."""
+        mine = (Completion.tenant_id == tenant_id, Completion.completion_id == completion_id)
+        query = select(*Completion.__table__.columns).where(*mine).order_by(Completion.choice)
+        return [_completion(row) for row in self._db.execute(query)]
+
+    def find_turns(self, tenant_id: str, completion_id: str) -> tuple[str, list[int]] | None:
+        """Episode and turns of an answer; of a replaced one, the turn that took its place. None for an unknown id."""
+        for table in (Completion, DiscardedGeneration):
+            mine = (table.tenant_id == tenant_id, table.completion_id == completion_id)
+            rows = self._db.execute(select(table.episode_id, table.turn).where(*mine)).all()
+            if rows:
+                return rows[0].episode_id, sorted({row.turn for row in rows if row.turn is not None})
+        return None
+
+    def discarded(self, episode_id: str) -> list[DiscardedRecord]:
+        """In the order in which they were discarded."""
+        columns = DiscardedGeneration.__table__.columns
+        query = select(*columns).where(DiscardedGeneration.episode_id == episode_id).order_by(DiscardedGeneration.id)
+        return [_discarded(row) for row in self._db.execute(query)]
+
+    def completions(self, episode_id: str) -> list[CompletionRecord]:
+        """In order of their turns."""
+        columns = Completion.__table__.columns
+        query = select(*columns).where(Completion.episode_id == episode_id).order_by(Completion.turn)
+        return [_completion(row) for row in self._db.execute(query)]
+
     def training_rows(self, episode_id: str, reward: float) -> list[TrainingEpisode]:
         """What the learner trains on. Raises MisalignedEpisode for turns that do not line up."""
         query = (
@@ -75,3 +102,35 @@ class ClientRows(Repository):
 
 def _link(row: Any) -> CompletionLink:
     return CompletionLink(*row[: len(_LINK)])
+
+
+def _completion(row: Any) -> CompletionRecord:
+    return CompletionRecord(
+        episode_id=row.episode_id,
+        turn=row.turn,
+        completion_id=row.completion_id,
+        choice=row.choice,
+        protocol=row.protocol,
+        segment=row.segment,
+        branched_from=row.branched_from,
+        temperature=row.temperature,
+        untrainable_reason=row.untrainable_reason,
+        is_cut_short=row.is_cut_short,
+        message=row.message,
+        tags=row.tags,
+        weight_version=row.weight_version,
+        created_at=row.created_at,
+    )
+
+
+def _discarded(row: Any) -> DiscardedRecord:
+    return DiscardedRecord(
+        id=row.id,
+        episode_id=row.episode_id,
+        turn=row.turn,
+        completion_id=row.completion_id,
+        reason=row.reason,
+        text=row.text,
+        spans=unpack_spans(row.span_index, row.token_ids, row.logprobs),
+        created_at=row.created_at,
+    )

@@ -21,8 +21,6 @@ from online_agent.store.records import (
     ClientEpisodeRecord,
     CompletionLink,
     CompletionNew,
-    CompletionRecord,
-    DiscardedRecord,
     EpisodeNew,
     TurnNew,
 )
@@ -110,33 +108,6 @@ class ClientRepository(ClientRows, ClientRewardRows):
         episode = self._active(episode_id)
         self._keep_aside(episode, None, completion_id, reason, text, pack_spans(spans))
         self._count(episode_id, discarded=_num_sampled(spans))
-
-    def completion(self, tenant_id: str, completion_id: str) -> list[CompletionRecord]:
-        """The choices of an answer, in order; empty for one that is unknown or was replaced."""
-        mine = (Completion.tenant_id == tenant_id, Completion.completion_id == completion_id)
-        query = select(*Completion.__table__.columns).where(*mine).order_by(Completion.choice)
-        return [_completion(row) for row in self._db.execute(query)]
-
-    def find_turns(self, tenant_id: str, completion_id: str) -> tuple[str, list[int]] | None:
-        """Episode and turns of an answer; of a replaced one, the turn that took its place. None for an unknown id."""
-        for table in (Completion, DiscardedGeneration):
-            mine = (table.tenant_id == tenant_id, table.completion_id == completion_id)
-            rows = self._db.execute(select(table.episode_id, table.turn).where(*mine)).all()
-            if rows:
-                return rows[0].episode_id, sorted({row.turn for row in rows if row.turn is not None})
-        return None
-
-    def discarded(self, episode_id: str) -> list[DiscardedRecord]:
-        """In the order in which they were discarded."""
-        columns = DiscardedGeneration.__table__.columns
-        query = select(*columns).where(DiscardedGeneration.episode_id == episode_id).order_by(DiscardedGeneration.id)
-        return [_discarded(row) for row in self._db.execute(query)]
-
-    def completions(self, episode_id: str) -> list[CompletionRecord]:
-        """In order of their turns."""
-        columns = Completion.__table__.columns
-        query = select(*columns).where(Completion.episode_id == episode_id).order_by(Completion.turn)
-        return [_completion(row) for row in self._db.execute(query)]
 
     def _take_turns_on(self, tenant_id: str, name: str) -> None:
         """Of two calls that open the name at once, one waits here for the other. SQLite has one writer anyway."""
@@ -281,35 +252,3 @@ def _episode(row: Any) -> ClientEpisodeRecord:
     episode_id, tenant_id, name, parent_id, status, stop_reason, *counts = row
     reason = None if stop_reason is None else StopReason(stop_reason)
     return ClientEpisodeRecord(episode_id, tenant_id, name, parent_id, EpisodeStatus(status), reason, *counts)
-
-
-def _completion(row: Any) -> CompletionRecord:
-    return CompletionRecord(
-        episode_id=row.episode_id,
-        turn=row.turn,
-        completion_id=row.completion_id,
-        choice=row.choice,
-        protocol=row.protocol,
-        segment=row.segment,
-        branched_from=row.branched_from,
-        temperature=row.temperature,
-        untrainable_reason=row.untrainable_reason,
-        is_cut_short=row.is_cut_short,
-        message=row.message,
-        tags=row.tags,
-        weight_version=row.weight_version,
-        created_at=row.created_at,
-    )
-
-
-def _discarded(row: Any) -> DiscardedRecord:
-    return DiscardedRecord(
-        id=row.id,
-        episode_id=row.episode_id,
-        turn=row.turn,
-        completion_id=row.completion_id,
-        reason=row.reason,
-        text=row.text,
-        spans=unpack_spans(row.span_index, row.token_ids, row.logprobs),
-        created_at=row.created_at,
-    )
