@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from api.errors import error_body
+from api.gateway.answering import Told
 from online_agent.errors import OnlineAgentError
 from online_agent.gateway.calls import CallAnswer, ChoiceAnswer, Finish, TokenLogprob, Usage
-from online_agent.gateway.exchange import Exchange
 from online_agent.gateway.markup import Called, Fragment, Said, Thought
 from online_agent.rendering import ChatRenderer
 
@@ -25,7 +25,7 @@ _FINISH: dict[Finish, str] = {
 DONE = b"data: [DONE]\n\n"
 
 
-def completion(exchange: Exchange, answer: CallAnswer, renderer: ChatRenderer) -> dict[str, Any]:
+def completion(exchange: Told, answer: CallAnswer, renderer: ChatRenderer) -> dict[str, Any]:
     """The body of a plain answer."""
     body = {
         **_head(exchange, "chat.completion"),
@@ -35,12 +35,12 @@ def completion(exchange: Exchange, answer: CallAnswer, renderer: ChatRenderer) -
     return body if answer.receipt.episode_id is None else {**body, "receipt": answer.receipt.to_json()}
 
 
-async def chunks(exchange: Exchange, renderer: ChatRenderer, *, includes_usage: bool) -> AsyncIterator[bytes]:
+async def chunks(exchange: Told, renderer: ChatRenderer, *, includes_usage: bool) -> AsyncIterator[bytes]:
     """The events of a streamed answer. The last chunk before ``[DONE]`` carries the receipt; by then it is stored."""
     head = _head(exchange, "chat.completion.chunk")
     if includes_usage:
         head["usage"] = None
-    num_choices = exchange.captured.call.num_choices
+    num_choices = exchange.call.num_choices
     for index in range(num_choices):
         yield event({**head, "choices": [_delta(index, {"role": "assistant", "content": ""})]})
     async for delta in exchange.deltas():
@@ -77,16 +77,16 @@ def usage_json(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _head(exchange: Exchange, kind: str) -> dict[str, Any]:
+def _head(exchange: Told, kind: str) -> dict[str, Any]:
     return {
         "id": exchange.completion_id,
         "object": kind,
         "created": int(exchange.created_at),
-        "model": exchange.captured.call.model,
+        "model": exchange.call.model,
     }
 
 
-def _choice(exchange: Exchange, choice: ChoiceAnswer, renderer: ChatRenderer) -> dict[str, Any]:
+def _choice(exchange: Told, choice: ChoiceAnswer, renderer: ChatRenderer) -> dict[str, Any]:
     answer = choice.answer
     message: dict[str, Any] = {
         "role": "assistant",
@@ -97,7 +97,7 @@ def _choice(exchange: Exchange, choice: ChoiceAnswer, renderer: ChatRenderer) ->
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = [_tool_call(call) for call in answer.calls]
-    wants_logprobs = exchange.captured.call.num_top_logprobs is not None
+    wants_logprobs = exchange.call.num_top_logprobs is not None
     return {
         "index": choice.index,
         "message": message,

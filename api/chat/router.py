@@ -13,7 +13,7 @@ from api.bodies import RowId
 from api.chat import answers
 from api.chat.schemas import ChatBody, ModelList, ModelOut
 from api.gateway.answering import EventStream, begin, checked, gateway_of, gone, receipt_headers, whole
-from api.gateway.caller import GatewayCallerDep
+from api.gateway.caller import AnsweredClientDep
 from api.limits import StrictRoute
 from api.runtime import Runtime, RuntimeDep
 from online_agent.errors import UnknownName
@@ -30,12 +30,12 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 @router.post("/chat/completions", response_model=None, responses=_STREAM)
 async def create_chat_completion(
-    request: Request, runtime: RuntimeDep, caller: GatewayCallerDep, body: ChatBody
+    request: Request, runtime: RuntimeDep, caller: AnsweredClientDep, body: ChatBody
 ) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))
     renderer = gateway_of(runtime).renderer
-    exchange = await begin(runtime, caller, call)
+    exchange = await begin(request, runtime, caller, call, body)
     if call.is_streamed:
         chunks = answers.chunks(exchange, renderer, includes_usage=body.includes_usage)
         return EventStream(runtime, exchange, chunks, answers.error_event, receipt_headers(exchange))

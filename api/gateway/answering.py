@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from api.errors import ShuttingDown
-from api.gateway.caller import EPISODE_HEADER, GatewayCaller
+from api.gateway.caller import EPISODE_HEADER, AnsweredClient
 from api.gateway.contents import check_counts
+from api.idempotency import REPLAY_HEADER, Claim, Outcome, body_hash, once
 from api.runtime import Runtime
 from online_agent.errors import OnlineAgentError
 from online_agent.gateway.calls import CallAnswer, ChatCall
 from online_agent.gateway.exchange import Exchange
 from online_agent.gateway.gateway import Gateway
+from online_agent.gateway.recall import RecalledExchange
+
+Told = Exchange | RecalledExchange
+"""What an answer is read from: the exchange that gives it, or what is stored of one that gave it before."""
 
 RECEIPT_HEADER = "X-Receipt"
 TURN_HEADER = "X-Turn"
@@ -39,14 +46,41 @@ def checked(runtime: Runtime, call: ChatCall) -> ChatCall:
     )
 
 
-async def begin(runtime: Runtime, caller: GatewayCaller, call: ChatCall) -> Exchange:
-    """The call is under way. Raises what ``Gateway.begin`` raises, and ShuttingDown."""
+async def begin(
+    request: Request, runtime: Runtime, caller: AnsweredClient, call: ChatCall, body: BaseModel
+) -> Exchange | RecalledExchange:
+    """The call is under way, or was answered before under its Idempotency-Key.
+
+    Under a key the answer is brought to its end also when the client leaves, so that its next try gets it. Raises what
+    ``Gateway.begin`` raises, ShuttingDown, and Conflict for a key that was used with another body.
+    """
     if runtime.is_draining:
         raise ShuttingDown("the server is shutting down", retry_after_s=5)
-    return await gateway_of(runtime).begin(caller.caller, call)
+    gateway = gateway_of(runtime)
+    if caller.idempotency_key is None or not call.is_recorded:
+        return await gateway.begin(caller.caller, call)
+    route = f"{request.method} {request.url.path}"
+    claim = Claim(caller.caller.tenant_id, caller.idempotency_key, route, body_hash(body))
+    begun: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+
+    async def effect() -> Outcome:
+        exchange = await gateway.begin(caller.caller, call)
+        exchange.outlives_client = True
+        begun.set_result(exchange)
+        await exchange.answer()
+        return Outcome(200, {"completion_id": exchange.completion_id})
+
+    work = asyncio.create_task(once(runtime, claim, effect))
+    runtime.keep(work)
+    either: set[asyncio.Future[Any]] = {work, begun}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if begun.done():
+        return begun.result()
+    begun.cancel()
+    return await gateway.recall(caller.caller.tenant_id, call, work.result().body["completion_id"])
 
 
-async def whole(request: Request, runtime: Runtime, exchange: Exchange) -> CallAnswer | None:
+async def whole(request: Request, runtime: Runtime, exchange: Told) -> CallAnswer | None:
     """The answer, stored; None when the client left before. Raises EngineError, or what the store raises."""
     watch = asyncio.ensure_future(_until_gone(request.receive))
     answer = asyncio.ensure_future(exchange.answer())
@@ -66,11 +100,12 @@ async def whole(request: Request, runtime: Runtime, exchange: Exchange) -> CallA
             watch.cancel()
 
 
-def receipt_headers(exchange: Exchange, answer: CallAnswer | None = None) -> dict[str, str]:
+def receipt_headers(exchange: Told, answer: CallAnswer | None = None) -> dict[str, str]:
     """Where the answer is stored; a stream's turn and version are known only at its end, and stand there."""
     if exchange.episode_name is None:
         return {}
-    headers = {EPISODE_HEADER: exchange.episode_name, RECEIPT_HEADER: exchange.completion_id}
+    replay = {REPLAY_HEADER: "true"} if isinstance(exchange, RecalledExchange) else {}
+    headers = {**replay, EPISODE_HEADER: exchange.episode_name, RECEIPT_HEADER: exchange.completion_id}
     if answer is not None:
         headers[TURN_HEADER] = str(answer.receipt.turn)
         if answer.receipt.weight_version is not None:
@@ -93,7 +128,7 @@ class EventStream(Response):
     def __init__(
         self,
         runtime: Runtime,
-        exchange: Exchange,
+        exchange: Told,
         chunks: AsyncIterator[bytes],
         on_error: Callable[[OnlineAgentError], bytes],
         headers: Mapping[str, str],

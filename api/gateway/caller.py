@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Header
 
 from api.auth import AgentCaller
+from api.idempotency import IdempotencyKey
 from online_agent.gateway.calls import Caller
 
 EPISODE_HEADER = "X-Episode-Id"
@@ -18,14 +19,21 @@ MAX_ID_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayCaller:
+class CallingClient:
     """``is_recorded`` False: the client asked not to store its call."""
 
     caller: Caller
     is_recorded: bool
 
 
-async def _caller(
+@dataclass(frozen=True, slots=True)
+class AnsweredClient(CallingClient):
+    """A repeat of the call with the same ``idempotency_key`` gets the answer that was given."""
+
+    idempotency_key: str | None
+
+
+async def calling(
     caller: AgentCaller,
     episode: Annotated[
         str | None,
@@ -46,8 +54,15 @@ async def _caller(
         ),
     ] = None,
     record: Annotated[bool, Header(alias=RECORD_HEADER, description="false: answer without storing")] = True,
-) -> GatewayCaller:
-    return GatewayCaller(Caller(caller.tenant_id, caller.key_id, episode, parent), record)
+) -> CallingClient:
+    return CallingClient(Caller(caller.tenant_id, caller.key_id, episode, parent), record)
 
 
-GatewayCallerDep = Annotated[GatewayCaller, Depends(_caller)]
+CallingClientDep = Annotated[CallingClient, Depends(calling)]
+
+
+async def _answered(client: CallingClientDep, idempotency_key: IdempotencyKey = None) -> AnsweredClient:
+    return AnsweredClient(client.caller, client.is_recorded, idempotency_key)
+
+
+AnsweredClientDep = Annotated[AnsweredClient, Depends(_answered)]

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from api.errors import anthropic_error
+from api.gateway.answering import Told
 from online_agent.errors import OnlineAgentError
 from online_agent.gateway.calls import CallAnswer, Finish
-from online_agent.gateway.exchange import Exchange
 from online_agent.gateway.markup import Called, Fragment, Said
 
 _STOP: dict[Finish, str] = {
@@ -22,7 +22,7 @@ _STOP: dict[Finish, str] = {
 }
 
 
-def message(exchange: Exchange, answer: CallAnswer) -> dict[str, Any]:
+def message(exchange: Told, answer: CallAnswer) -> dict[str, Any]:
     """The body of a plain answer."""
     [choice] = answer.choices
     said = choice.answer
@@ -44,7 +44,7 @@ def message(exchange: Exchange, answer: CallAnswer) -> dict[str, Any]:
     return body if answer.receipt.episode_id is None else {**body, "receipt": answer.receipt.to_json()}
 
 
-async def events(exchange: Exchange) -> AsyncIterator[bytes]:
+async def events(exchange: Told) -> AsyncIterator[bytes]:
     """The events of a streamed answer; ``message_stop`` carries the receipt, and by then the answer is stored."""
     head = {**_head(exchange), "content": [], "stop_reason": None, "stop_sequence": None}
     yield event("message_start", message={**head, "usage": _usage(exchange.num_prompt_tokens, 0)})
@@ -110,12 +110,12 @@ class _Blocks:
         return event("content_block_delta", index=self._index, delta=delta)
 
 
-def _head(exchange: Exchange) -> dict[str, Any]:
+def _head(exchange: Told) -> dict[str, Any]:
     return {
         "id": exchange.completion_id,
         "type": "message",
         "role": "assistant",
-        "model": exchange.captured.call.model,
+        "model": exchange.call.model,
     }
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from api.bodies import Answer
 from api.gateway.answering import EventStream, begin, checked, gateway_of, gone, receipt_headers, whole
-from api.gateway.caller import GatewayCallerDep
+from api.gateway.caller import AnsweredClientDep, CallingClientDep
 from api.limits import StrictRoute
 from api.messages import answers
 from api.messages.schemas import CountBody, MessagesBody
@@ -35,11 +35,11 @@ class TokenCount(Answer):
 
 @router.post("", response_model=None, responses=_STREAM)
 async def create_message(
-    request: Request, runtime: RuntimeDep, caller: GatewayCallerDep, body: MessagesBody
+    request: Request, runtime: RuntimeDep, caller: AnsweredClientDep, body: MessagesBody
 ) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))
-    exchange = await begin(runtime, caller, call)
+    exchange = await begin(request, runtime, caller, call, body)
     if call.is_streamed:
         events = answers.events(exchange)
         return EventStream(runtime, exchange, events, answers.error_event, receipt_headers(exchange))
@@ -51,7 +51,7 @@ async def create_message(
 
 
 @router.post("/count_tokens")
-async def count_tokens(runtime: RuntimeDep, caller: GatewayCallerDep, body: CountBody) -> TokenCount:
+async def count_tokens(runtime: RuntimeDep, caller: CallingClientDep, body: CountBody) -> TokenCount:
     """The length of a prompt without an answer. What is stored of the named episode counts as it is stored."""
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))
     return TokenCount(input_tokens=await gateway_of(runtime).count(caller.caller, call))

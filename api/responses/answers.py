@@ -8,16 +8,16 @@ from typing import Any
 import orjson
 
 from api.errors import error_body
+from api.gateway.answering import Told
 from api.responses.schemas import ResponsesBody
 from online_agent.errors import OnlineAgentError
 from online_agent.gateway.calls import CallAnswer, Usage
-from online_agent.gateway.exchange import Exchange
 from online_agent.gateway.markup import Called, Fragment, Said, Thought
 
 Event = tuple[str, dict[str, Any]]
 
 
-def response(exchange: Exchange, answer: CallAnswer, body: ResponsesBody) -> dict[str, Any]:
+def response(exchange: Told, answer: CallAnswer, body: ResponsesBody) -> dict[str, Any]:
     """The body of a plain answer."""
     items = Items(exchange.completion_id)
     [choice] = answer.choices
@@ -30,7 +30,7 @@ def response(exchange: Exchange, answer: CallAnswer, body: ResponsesBody) -> dic
     return _whole(exchange, answer, body, items.done)
 
 
-async def events(exchange: Exchange, body: ResponsesBody) -> AsyncIterator[bytes]:
+async def events(exchange: Told, body: ResponsesBody) -> AsyncIterator[bytes]:
     """The events of a streamed answer; the last one holds it whole with its receipt, and by then it is stored."""
     counter = 0
 
@@ -148,7 +148,7 @@ def _part(kind: str, text: str) -> dict[str, Any]:
     return {"type": "reasoning_text", "text": text}
 
 
-def _whole(exchange: Exchange, answer: CallAnswer, body: ResponsesBody, output: list[dict[str, Any]]) -> dict[str, Any]:
+def _whole(exchange: Told, answer: CallAnswer, body: ResponsesBody, output: list[dict[str, Any]]) -> dict[str, Any]:
     is_cut = answer.choices[0].finish == "length"
     whole = {
         **_head(exchange, body),
@@ -160,8 +160,8 @@ def _whole(exchange: Exchange, answer: CallAnswer, body: ResponsesBody, output: 
     return whole if answer.receipt.episode_id is None else {**whole, "receipt": answer.receipt.to_json()}
 
 
-def _head(exchange: Exchange, body: ResponsesBody) -> dict[str, Any]:
-    sampling = exchange.captured.sampling
+def _head(exchange: Told, body: ResponsesBody) -> dict[str, Any]:
+    sampling = exchange.sampling
     choice = body.tool_choice
     return {
         "id": exchange.completion_id,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from api.gateway.answering import EventStream, begin, checked, gone, receipt_headers, whole
-from api.gateway.caller import GatewayCallerDep
+from api.gateway.caller import AnsweredClientDep
 from api.limits import StrictRoute
 from api.responses import answers
 from api.responses.schemas import ResponsesBody
@@ -24,11 +24,11 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 @router.post("", response_model=None, responses=_STREAM)
 async def create_response(
-    request: Request, runtime: RuntimeDep, caller: GatewayCallerDep, body: ResponsesBody
+    request: Request, runtime: RuntimeDep, caller: AnsweredClientDep, body: ResponsesBody
 ) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))
-    exchange = await begin(runtime, caller, call)
+    exchange = await begin(request, runtime, caller, call, body)
     if call.is_streamed:
         events = answers.events(exchange, body)
         return EventStream(runtime, exchange, events, answers.error_event, receipt_headers(exchange))

@@ -12,11 +12,12 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from online_agent.errors import EngineError, EngineUnavailable, OnlineAgentError
-from online_agent.gateway.calls import CallAnswer, ChoiceAnswer, Delta, Receipt, TokenLogprob, Usage
+from online_agent.gateway.calls import CallAnswer, ChatCall, ChoiceAnswer, Delta, Receipt, TokenLogprob, Usage
 from online_agent.gateway.capture import Capture, Captured, Opening, Stored
 from online_agent.gateway.markup import Fragment
 from online_agent.gateway.sampler import CUT_TIMEOUT_S, ChoiceSampler, SampledChoice
 from online_agent.telemetry.logging import get_logger
+from online_agent.types import Sampling
 
 log = get_logger(__name__)
 
@@ -29,12 +30,21 @@ class Exchange:
 
     def __init__(self, captured: Captured, opening: Opening | None, capture: Capture) -> None:
         self.captured, self.opening = captured, opening
+        self.outlives_client = False
         self._capture = capture
         self._samplers: list[ChoiceSampler] = []
         self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[SampledChoice]] = []
         self._work: asyncio.Task[CallAnswer] | None = None
         self.created_at = time.time()
+
+    @property
+    def call(self) -> ChatCall:
+        return self.captured.call
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.captured.sampling
 
     @property
     def completion_id(self) -> str:
@@ -71,7 +81,12 @@ class Exchange:
         return await asyncio.shield(self._work)
 
     async def leave(self) -> None:
-        """The client has gone: the engine stops, what was sampled is stored as cut short."""
+        """The client has gone: the engine stops, what was sampled is stored as cut short.
+
+        Unless ``outlives_client``: then the answer is brought to its end for the client's next try.
+        """
+        if self.outlives_client:
+            return
         for sampler in self._samplers:
             await sampler.leave()
         if self._tasks:

@@ -18,6 +18,7 @@ from online_agent.gateway.calls import CallAnswer, Caller, ChatCall
 from online_agent.gateway.capture import Capture, Captured, Opening
 from online_agent.gateway.exchange import Exchange
 from online_agent.gateway.prompts import Prompt, PromptBuilder
+from online_agent.gateway.recall import RecalledExchange, recall
 from online_agent.gateway.sampler import ChoiceSampler, Engine, EngineAsk
 from online_agent.rendering import ChatRenderer, tool_schema_hash
 from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew
@@ -91,6 +92,11 @@ class Gateway:
             self._under_way[opening.new.id] = caller.tenant_id
         exchange.start().add_done_callback(partial(self._ended, opening))
         return exchange
+
+    async def recall(self, tenant_id: str, call: ChatCall, completion_id: str) -> RecalledExchange:
+        """The answer as it was given before. Raises NotFound when it is no longer stored."""
+        stops = self._renderer.stop_token_ids
+        return await self._on_thread(lambda tx: recall(tx, tenant_id, call, completion_id, stops))
 
     async def count(self, caller: Caller, call: ChatCall) -> int:
         """How many tokens the prompt of the call has. Raises as ``begin`` does."""

@@ -112,7 +112,10 @@ def test_every_creating_call_takes_an_idempotency_key(app: FastAPI) -> None:
         "/v1/episodes/{episode_id}/close",
         "/v1/episodes/{episode_id}/feedback",
         "/v1/changes",
+        "/v1/chat/completions",
         "/v1/keys",
+        "/v1/messages",
+        "/v1/responses",
         "/v1/weights/{version}/rollback",
     }
 

@@ -327,17 +327,14 @@ async def test_a_malformed_call_in_the_history_never_breaks_the_episode(desk: Cl
 
 
 async def test_a_swap_in_the_middle_of_an_answer_is_seen_token_by_token(desk: ClientDesk) -> None:
-    desk.engine.token_delay_s = 0.05
-    desk.say("hello world hello world")
-    call = asyncio.create_task(desk.chunks([USER], "task"))
-    await asyncio.sleep(0.12)
-    desk.engine.version_label = "2"
-    await call
+    num_tokens = len(desk.ids("hello world<|im_end|>"))
+    spans = [{"version": "1", "start": 0, "end": 1}, {"version": "2", "start": 1, "end": num_tokens}]
+    desk.say("hello world", raw={"weight_versions": spans})
+    chunks = await desk.chunks([USER], "task")
     [row] = desk.training_rows("task")
-    versions = row.versions[row.action_mask].tolist()
-    assert versions == sorted(versions)
-    assert set(versions) == {1, 2}
-    assert desk.record("task").oldest_version == 1
+    assert row.versions[row.action_mask].tolist() == [1] + [2] * (num_tokens - 1)
+    assert (desk.record("task").oldest_version, desk.record("task").newest_version) == (1, 2)
+    assert chunks[-1]["receipt"]["weight_version"] == 2
 
 
 async def test_a_system_message_in_the_middle_is_not_lost(desk: ClientDesk) -> None:

@@ -280,7 +280,7 @@ async def test_a_call_that_is_not_recorded_leaves_nothing(desk: ClientDesk) -> N
 
 
 async def test_an_engine_that_is_away_is_503_with_retry_after(desk: ClientDesk) -> None:
-    desk.engine.die()
+    desk.engine.faults.extend(["error_500"] * 50)
     response = await desk.chat([USER])
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_unavailable")
     assert response.headers["Retry-After"]

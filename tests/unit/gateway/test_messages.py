@@ -150,7 +150,7 @@ async def test_a_missing_key_and_an_engine_that_is_away_have_it_too(desk: Client
     body = {"model": MODEL, "max_tokens": 8, "messages": [USER]}
     nobody = await desk.http.post("/v1/messages", json=body, headers={"Authorization": "Bearer wrong"})
     assert (nobody.status_code, nobody.json()["error"]["type"]) == (401, "authentication_error")
-    desk.engine.die()
+    desk.engine.faults.extend(["error_500"] * 50)
     away = await desk.post("/v1/messages", body)
     assert (away.status_code, away.json()["error"]["type"]) == (503, "overloaded_error")
 
