@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from fastapi import Request
@@ -136,10 +138,11 @@ class EventStream(Response):
         super().__init__(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._runtime, self._exchange, self._chunks, self._on_error = runtime, exchange, chunks, on_error
+        self._sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._runtime.waiting():
-            pump = asyncio.create_task(self._pump(send))
+            pump, ping = asyncio.create_task(self._pump(send)), asyncio.create_task(self._ping(send))
             watch = asyncio.create_task(_until_gone(receive))
             try:
                 await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -149,6 +152,7 @@ class EventStream(Response):
                 pass  # the client left while it was being written to
             finally:
                 watch.cancel()
+                ping.cancel()
                 if not pump.done() or pump.cancelled() or pump.exception() is not None:
                     pump.cancel()
                     self._runtime.keep(asyncio.create_task(self._exchange.leave()))
@@ -157,10 +161,19 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for chunk in self._chunks:
+                self._sent_at = time.monotonic()
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except OnlineAgentError as error:
             await send({"type": "http.response.body", "body": self._on_error(error), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _ping(self, send: Send) -> None:
+        """A comment now and then, so that nothing between us and a waiting client takes the stream for dead."""
+        while True:
+            await asyncio.sleep(PING_S)
+            if self._sent_at and time.monotonic() - self._sent_at >= PING_S:
+                with suppress(OSError):
+                    await send({"type": "http.response.body", "body": b": ping\n\n", "more_body": True})
 
 
 def _heard(answer: asyncio.Future[CallAnswer]) -> None:

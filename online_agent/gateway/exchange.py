@@ -67,6 +67,7 @@ class Exchange:
 
     def start(self) -> asyncio.Task[CallAnswer]:
         """The engine works; the task ends when the answer is stored."""
+        self._tasks = [asyncio.create_task(sampler.run()) for sampler in self._samplers]
         self._work = asyncio.create_task(self._run(), name=f"completion {self.completion_id}")
         return self._work
 
@@ -87,15 +88,12 @@ class Exchange:
         """
         if self.outlives_client:
             return
-        for sampler in self._samplers:
-            await sampler.leave()
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=CUT_TIMEOUT_S)
-            for task in late:
-                task.cancel()
+        await asyncio.gather(*(sampler.leave() for sampler in self._samplers))
+        _, late = await asyncio.wait(self._tasks, timeout=CUT_TIMEOUT_S)
+        for task in late:
+            task.cancel()
 
     async def _run(self) -> CallAnswer:
-        self._tasks = [asyncio.create_task(sampler.run()) for sampler in self._samplers]
         try:
             choices = await asyncio.gather(*self._tasks)
             return await self._stored(choices)
@@ -118,7 +116,8 @@ class Exchange:
 
     async def _stored(self, choices: Sequence[SampledChoice]) -> CallAnswer:
         stored: Stored | None = None
-        if self.opening is not None:
+        is_something = any(len(choice.generation.token_ids) or choice.finish != "cancelled" for choice in choices)
+        if self.opening is not None and is_something:
             stored = await self._capture.answer(self.opening, self.captured, choices)
         answers = [
             ChoiceAnswer(

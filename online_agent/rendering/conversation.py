@@ -58,7 +58,8 @@ class ConversationRenderer:
         """The whole history and the next generation prompt. Clients' text and earlier answers are PROMPT."""
         in_system_text = bool(tools) and not self._renderer.has_tool_section
         schemas = b"" if in_system_text else orjson.dumps(tool_schemas(tools))
-        plan = self._start_plan(self._script(messages, has_tool_text=in_system_text), schemas)
+        num_leading = next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))
+        plan = self._start_plan(self._script(messages, num_leading, has_tool_text=in_system_text), schemas)
         texts = {_TOOLS: self._encoder.encode_plain(tool_section(tools))} if in_system_text else {}
         return self._fill(plan, messages, known, texts)
 
@@ -69,19 +70,18 @@ class ConversationRenderer:
 
         ``last_token_id`` is the last of those ids: unless it is a stop id, the end of turn is added as TEMPLATE.
         """
-        plan = self._continuation_plan(self._script(messages))
+        plan = self._continuation_plan(self._script(messages, num_leading=0))
         if last_token_id in self._renderer.stop_token_ids:
             plan = without_end_of_turn(plan, self._renderer.stop_token_ids)
         return self._fill(plan, messages, known, {})
 
-    def _script(self, messages: Sequence[ChatMessage], has_tool_text: bool = False) -> Script:
+    def _script(self, messages: Sequence[ChatMessage], num_leading: int, has_tool_text: bool = False) -> Script:
         """The messages as this template can write them.
 
-        Leading system messages become one; later ones, which templates drop or refuse, speak as the user. Without a
-        system role the system text stands at the head of the first message, without a tool role results are the
+        The leading system messages become one; later ones, which templates drop or refuse, speak as the user. Without
+        a system role the system text stands at the head of the first message, without a tool role results are the
         user's.
         """
-        num_leading = next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))
         head = [_TOOLS] if has_tool_text else []
         head = [*(_slot(i) for i in range(num_leading)), *head]
         lines = [self._line(i, m) for i, m in enumerate(messages) if i >= num_leading]

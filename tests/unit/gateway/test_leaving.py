@@ -120,3 +120,21 @@ async def test_a_second_call_may_name_an_episode_whose_first_answer_is_under_way
         assert other.status_code == 200
         await response.aread()
     assert desk.record(episode).num_turns == 2
+
+
+async def test_a_stream_that_waits_sends_a_sign_of_life(desk: ClientDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.gateway.answering.PING_S", 0.05)
+    desk.say("hello", delay_s=0.4)
+    async with on_a_port(desk.world) as client:
+        response = await client.post("/v1/chat/completions", json={**BODY, "stream": True})
+    assert ": ping" in response.text
+    assert events_of(response.text)[-1] == "[DONE]"
+
+
+async def test_a_client_that_leaves_before_the_engine_says_anything_frees_it_too(desk: ClientDesk) -> None:
+    desk.say("hello", delay_s=30.0)
+    async with on_a_port(desk.world) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/chat/completions", json=BODY, headers={"X-Episode-Id": "task"}, timeout=0.3)
+        assert await until(lambda: desk.gateway.num_in_flight == 0) < 2.5
+    assert desk.engine.bodies("/abort_request")
