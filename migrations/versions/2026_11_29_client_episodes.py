@@ -63,7 +63,7 @@ def upgrade() -> None:
         sa.Column("protocol", sa.String(length=32), nullable=False),
         sa.Column("segment", sa.Integer(), nullable=False),
         sa.Column("branched_from", sa.Integer(), nullable=True),
-        sa.Column("prompt_hash", sa.String(length=32), nullable=False),
+        sa.Column("call_hash", sa.String(length=32), nullable=False),
         sa.Column("history_hash", sa.String(length=32), nullable=False),
         sa.Column("message_hash", sa.String(length=32), nullable=False),
         sa.Column("num_forced", sa.Integer(), nullable=False),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from online_agent.agent.group_writer import GroupWriter
 from online_agent.errors import OnlineAgentError
 from online_agent.gateway.calls import ChatCall
-from online_agent.gateway.fingerprints import extended, message_fingerprint
+from online_agent.gateway.fingerprints import call_fingerprint, extended, message_fingerprint
 from online_agent.gateway.prompts import Prompt
 from online_agent.gateway.sampler import SampledChoice
 from online_agent.store.records import CompletionNew, EpisodeNew, TurnNew
@@ -120,7 +120,7 @@ def _completion(captured: Captured, index: int, choice: SampledChoice) -> Comple
         context=prompt.context,
         parent=prompt.parent,
         parent_completion=prompt.parent_completion,
-        prompt_hash=prompt.prompt_hash,
+        call_hash=call_fingerprint(prompt.prompt_hash, captured.call, captured.sampling),
         history_hash=extended(prompt.prompt_hash, message),
         message_hash=message_fingerprint(message),
         temperature=captured.sampling.temperature,

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import orjson
 
 from envs.types import ToolSpec
+from online_agent.gateway.calls import ChatCall
 from online_agent.rendering.messages import ChatMessage
 from online_agent.rendering.tool_schemas import tool_schemas
+from online_agent.types import Sampling
 
 _LENGTH = 32
 
@@ -39,6 +41,19 @@ def chain(root: str, messages: Sequence[ChatMessage]) -> list[str]:
 def extended(link: str, message: ChatMessage) -> str:
     """The fingerprint of the conversation ``link`` with one more message."""
     return _digest([link, message_fingerprint(message)])
+
+
+def call_fingerprint(link: str, call: ChatCall, sampling: Sampling) -> str:
+    """The same for calls that ask for the very same: the conversation, the choice of tools and the sampling."""
+    choice, asked = call.tool_choice, call.sampling
+    return _digest(
+        [
+            link,
+            [choice.mode, choice.name, choice.max_calls],
+            [sampling.temperature, sampling.top_p, sampling.max_new_tokens, call.num_choices],
+            [list(asked.stop), sorted(asked.more.items())],
+        ]
+    )
 
 
 def _plain(arguments: str) -> str:

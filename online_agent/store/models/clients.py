@@ -42,7 +42,8 @@ class ClientEpisode(Base):
 class Completion(Base):
     """What a turn was to its client. ``branched_from`` on the first turn of a segment that left another one there.
 
-    The hashes are of the conversation before the answer, with it, and of the answer alone. ``num_forced`` ids of the
+    The hashes are of the call (what makes a repeat of it a retry), of the conversation with its answer, and of the
+    answer alone. ``num_forced`` ids of the
     turn, right before its action, are the beginning of the answer that the client's tool choice asked for.
     """
 
@@ -57,7 +58,7 @@ class Completion(Base):
     protocol: Mapped[Word]
     segment: Mapped[int] = mapped_column(Integer)
     branched_from: Mapped[int | None] = mapped_column(Integer)
-    prompt_hash: Mapped[Word]
+    call_hash: Mapped[Word]
     history_hash: Mapped[Word]
     message_hash: Mapped[Word]
     num_forced: Mapped[int] = mapped_column(Integer)

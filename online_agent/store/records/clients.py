@@ -58,7 +58,7 @@ class CompletionNew:
 
     ``turn.spans`` follow the ids of turn ``parent`` (``parent_completion`` at the time), or begin a conversation when
     that is None; ``context`` are those ids, for the case that the parent was replaced meanwhile. ``asked_at`` is when
-    the call came in: what was stored before and has the same prompt is what this one retries.
+    the call came in: what was stored before and has the same ``call_hash`` is what this one retries.
     """
 
     completion_id: str
@@ -68,7 +68,7 @@ class CompletionNew:
     context: Sequence[Span]
     parent: int | None
     parent_completion: str | None
-    prompt_hash: str
+    call_hash: str
     history_hash: str
     message_hash: str
     temperature: float
@@ -90,7 +90,7 @@ class CompletionLink:
     choice: int
     segment: int
     branched_from: int | None
-    prompt_hash: str
+    call_hash: str
     history_hash: str
     message_hash: str
     num_forced: int

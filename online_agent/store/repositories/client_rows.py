@@ -20,7 +20,7 @@ _LINK = (
     Completion.choice,
     Completion.segment,
     Completion.branched_from,
-    Completion.prompt_hash,
+    Completion.call_hash,
     Completion.history_hash,
     Completion.message_hash,
     Completion.num_forced,

@@ -132,7 +132,7 @@ class ClientRepository(ClientRows, ClientRewardRows):
             link
             for segment in tree.segments.values()
             for link in segment
-            if (link.prompt_hash, link.choice) == (new.prompt_hash, new.choice)
+            if (link.call_hash, link.choice) == (new.call_hash, new.choice)
             and (link.is_cut_short or link.created_at <= new.asked_at)
             and tree.is_leaf(link.turn)
             and tree.before(link.turn) == new.parent
@@ -185,7 +185,7 @@ class ClientRepository(ClientRows, ClientRewardRows):
             "protocol": new.protocol,
             "segment": segment,
             "branched_from": branched_from,
-            "prompt_hash": new.prompt_hash,
+            "call_hash": new.call_hash,
             "history_hash": new.history_hash,
             "message_hash": new.message_hash,
             "num_forced": new.num_forced,

@@ -39,7 +39,7 @@ def answer(db: Database, episode_id: str, prompt: str = "p", *, num_tokens: int 
         "context": [],
         "parent": None,
         "parent_completion": None,
-        "prompt_hash": prompt,
+        "call_hash": prompt,
         "history_hash": f"{prompt}+",
         "message_hash": "m",
         "temperature": 1.0,

@@ -193,6 +193,15 @@ async def test_an_exact_retry_replaces_the_last_answer_and_keeps_it_in_the_audit
     assert desk.client_episode("task").num_segments == 1
 
 
+@pytest.mark.parametrize("other", [{"temperature": 0.5}, {"max_tokens": 32}, {"tool_choice": "none"}, {"n": 2}])
+async def test_a_call_that_asks_for_something_else_is_no_retry(desk: ClientDesk, other: dict[str, Any]) -> None:
+    desk.say("one", "two", "three")
+    await desk.answer([USER], "task", tools=[READ_FILE])
+    await desk.answer([USER], "task", tools=[READ_FILE], **other)
+    assert desk.discarded("task") == []
+    assert desk.record("task").num_turns == 1 + other.get("n", 1)
+
+
 async def test_a_retry_of_an_answer_that_was_built_upon_is_a_branch(desk: ClientDesk) -> None:
     desk.say("one", "two", "another one")
     first = await desk.answer([USER], "task")
