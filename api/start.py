@@ -16,6 +16,7 @@ from online_agent.agent.runner import EpisodeRunner
 from online_agent.config.settings import SandboxSettings, Settings
 from online_agent.errors import ConfigError
 from online_agent.gateway.gateway import Gateway
+from online_agent.gateway.idle_sweep import IdleSweep
 from online_agent.jobs.enqueue import JobQueue, tolerant
 from online_agent.rendering.renderer import ChatRenderer
 from online_agent.serving.connect import connect
@@ -77,8 +78,9 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         if is_interrupted:
             await stack.enter_async_context(interrupter.serving())
         gateway = Gateway(db, engine, renderer, settings.gateway, settings.agent, threads)
-        gateway.start_sweeping()
-        stack.push_async_callback(gateway.close)
+        sweep = IdleSweep(db, settings.gateway, threads)
+        sweep.start()
+        stack.push_async_callback(sweep.close)
         yield Runtime(settings, db, threads, weights, engine, environments, runner, jobs, gateway=gateway)
 
 

@@ -25,7 +25,7 @@ from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, Completi
 from online_agent.store.repositories.base import check_name, new_id
 from online_agent.store.session import Database, Transaction
 from online_agent.telemetry.logging import get_logger
-from online_agent.types import Sampling, Span, StopReason
+from online_agent.types import Sampling, Span
 
 log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class ContextTooLong(BadInput):
 
 
 class Gateway:
-    """Made inside a running event loop; ``close`` ends its sweep. One per process: all state is in the database."""
+    """Made inside a running event loop; One per process: all state is in the database."""
 
     def __init__(
         self,
@@ -61,7 +61,6 @@ class Gateway:
         self._under_way: dict[str, str] = {}
         """Ids of new episodes whose first answer is not stored yet, and their tenants."""
         self._num_in_flight = 0
-        self._sweep: asyncio.Task[None] | None = None
 
     @property
     def model_name(self) -> str:
@@ -104,41 +103,9 @@ class Gateway:
         _, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, call))
         return len(prompt.input_ids)
 
-    async def close_episode(self, episode_id: str, reason: StopReason = StopReason.CLOSED) -> bool:
-        """Whether the open episode is over now."""
-        return await self._write(lambda tx: tx.clients.close(episode_id, reason))
-
-    async def sweep(self) -> list[str]:
-        """Episodes without a call for too long are over, and unrewarded ones are given up; returns the closed ones."""
-        now = self._db.clock()
-        idle_since = now - self._settings.idle_timeout_s
-        closed: list[str] = []
-        for episode_id in await self._on_thread(lambda tx: tx.clients.idle(idle_since)):
-            if await self._write(partial(_close_idle, episode_id, idle_since)):
-                closed.append(episode_id)
-        await self._write(lambda tx: tx.clients.drop_unrewarded(now - self._settings.reward_wait_s))
-        return closed
-
-    def start_sweeping(self) -> None:
-        """Idle episodes are closed from here on."""
-        self._sweep = asyncio.create_task(self._sweep_for_ever(), name="idle episodes")
-
-    async def close(self) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
-            await asyncio.gather(self._sweep, return_exceptions=True)
-
     def _check_model(self, call: ChatCall) -> None:
         if call.model != self._settings.model_name:
             raise UnknownName(f"no model {call.model!r}; there is {self._settings.model_name!r}", param="model")
-
-    async def _sweep_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.sweep_s)
-            try:
-                await self.sweep()
-            except Busy as error:
-                log.warning("idle episodes not closed", reason=error.message)
 
     def _prepare(self, tx: Transaction, caller: Caller, call: ChatCall) -> tuple[Opening | None, Prompt]:
         if call.previous is not None and caller.episode is None:
@@ -266,17 +233,6 @@ class Gateway:
                 return work(tx)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
-
-    async def _write(self, work: Callable[[Transaction], T]) -> T:
-        def run() -> T:
-            with self._db.transaction() as tx:
-                return work(tx)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
-
-
-def _close_idle(episode_id: str, idle_since: float, tx: Transaction) -> bool:
-    return tx.clients.close(episode_id, StopReason.IDLE, idle_since)
 
 
 def _episode_of(tx: Transaction, caller: Caller, completion_id: str) -> str:

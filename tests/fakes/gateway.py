@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import orjson
 
 from online_agent.config.settings import GatewaySettings
 from online_agent.gateway.gateway import Gateway
+from online_agent.gateway.idle_sweep import IdleSweep
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
 from online_agent.store.records import ClientEpisodeRecord, CompletionRecord, DiscardedRecord, EpisodeRecord
@@ -47,9 +48,8 @@ class ClientDesk:
     engine: ScriptedEngine
     renderer: ChatRenderer
     gateway: Gateway
+    sweep: IdleSweep
     http: httpx.AsyncClient
-    episode: str | None = None
-    _answers: list[dict[str, Any]] = field(default_factory=list)
 
     def ids(self, text: str) -> list[int]:
         return self.renderer.encode_template_text(text).tolist()
@@ -152,5 +152,5 @@ async def open_desk(
         runtime = world.runtime
         served = Gateway(world.db, client, renderer, gateway, runtime.settings.agent, runtime.threads)
         runtime.gateway = served
-        yield ClientDesk(world, engine, renderer, served, world.client)
-        await served.close()
+        sweep = IdleSweep(world.db, gateway, runtime.threads)
+        yield ClientDesk(world, engine, renderer, served, sweep, world.client)

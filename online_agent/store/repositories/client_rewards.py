@@ -10,9 +10,10 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
 from online_agent.store.models import ClientEpisode, Completion, Episode, Feedback
+from online_agent.store.records import CLIENT_ENV
 from online_agent.store.repositories.base import Repository
 from online_agent.types import EpisodeStatus, FeedbackFate, StopReason
 
@@ -54,11 +55,14 @@ class ClientRewardRows(Repository):
         )
         return list(self._db.execute(query).scalars())
 
+    def num_unrewarded(self, finished_before: float) -> int:
+        """Episodes that have waited for a reward since then or longer."""
+        query = select(func.count()).where(*_unrewarded(finished_before))
+        return int(self._db.execute(query).scalar_one())
+
     def drop_unrewarded(self, finished_before: float) -> int:
         """Episodes that nobody rewarded in time are dropped; returns how many."""
-        mine = select(ClientEpisode.episode_id)
-        waiting = (Episode.status == EpisodeStatus.FINISHED, Episode.finished_at <= finished_before)
-        dropped = update(Episode).where(Episode.id.in_(mine), *waiting)
+        dropped = update(Episode).where(*_unrewarded(finished_before))
         values = {"status": EpisodeStatus.DROPPED, "drop_reason": "no reward"}
         return int(self._db.execute(dropped.values(values)).rowcount)
 
@@ -127,3 +131,8 @@ class ClientRewardRows(Repository):
             Completion.episode_id == episode_id, Completion.untrainable_reason.is_not(None)
         )
         return self._db.execute(reasons.order_by(Completion.turn).limit(1)).scalar_one_or_none() or NOTHING_TO_TRAIN
+
+
+def _unrewarded(finished_before: float) -> tuple[ColumnElement[bool], ...]:
+    is_finished = Episode.status == EpisodeStatus.FINISHED
+    return (is_finished, Episode.env == CLIENT_ENV, Episode.finished_at <= finished_before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from online_agent.store.repositories.steps import step_identity
 from online_agent.types import EpisodeStatus
 from tests.fakes.episodes import commit_step
 from tests.fakes.gateway import MODEL, ClientDesk, open_desk, row_text
+from tests.waiting import until
 
 USER = {"role": "user", "content": "fix it"}
 
@@ -253,12 +255,12 @@ async def test_an_idle_episode_is_closed_and_open_again_when_its_client_comes_ba
     async with open_desk(tmp_path, model_dirs[1], gateway=settings) as desk:
         desk.say("a", "b")
         first = await desk.answer([USER], "task")
-        assert await desk.gateway.sweep() == [desk.client_episode("task").id]
+        assert await desk.sweep.once() == [desk.client_episode("task").id]
         assert desk.record("task").stop_reason == "idle"
         await desk.answer([USER, first["choices"][0]["message"], USER], "task")
         record = desk.record("task")
         assert (record.status, record.num_turns) == (EpisodeStatus.OPEN, 2)
-        await desk.gateway.sweep()
+        await desk.sweep.once()
         await feedback(desk, "task", reward=1.0)
         assert desk.record("task").status is EpisodeStatus.GRADED
         assert (await desk.chat([USER], "task")).status_code == 409
@@ -267,8 +269,8 @@ async def test_an_idle_episode_is_closed_and_open_again_when_its_client_comes_ba
 async def test_an_episode_that_nobody_rewards_in_time_is_dropped(hasty: ClientDesk) -> None:
     hasty.say("a")
     await hasty.answer([USER], "task")
-    await hasty.gateway.sweep()
-    await hasty.gateway.sweep()
+    await hasty.sweep.once()
+    await hasty.sweep.once()
     assert (hasty.record("task").status, hasty.record("task").drop_reason) == (EpisodeStatus.DROPPED, "no reward")
     assert (await feedback(hasty, "task", reward=1.0))["fate"] == "late"
 
@@ -301,3 +303,18 @@ async def test_nearly_all_sampled_tokens_are_kept_through_compaction_retries_sid
     share = float(next(li for li in metrics.splitlines() if li.startswith("online_agent_client_kept_share")).split()[1])
     assert 0.95 <= share < 1.0
     assert all(row_text(desk.renderer, row) for row in desk.training_rows("task"))
+
+
+async def test_the_sweep_runs_by_itself_until_it_is_closed(tmp_path: Path, model_dirs: dict[int, Path]) -> None:
+    settings = GatewaySettings(idle_timeout_s=0.01, sweep_s=0.02)
+    async with open_desk(tmp_path, model_dirs[1], gateway=settings) as desk:
+        desk.say("a")
+        await desk.answer([USER], "task")
+        desk.sweep.start()
+
+        async def is_closed() -> bool:
+            return desk.record("task").status is EpisodeStatus.FINISHED
+
+        await until(is_closed)
+        await desk.sweep.close()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "idle episodes"]

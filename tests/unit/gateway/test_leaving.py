@@ -12,17 +12,16 @@ import pytest
 from online_agent.types import EpisodeStatus
 from tests.fakes.api import on_a_port
 from tests.fakes.gateway import MODEL, ClientDesk, events_of
+from tests.waiting import until
 
 USER = {"role": "user", "content": "fix it"}
 BODY = {"model": MODEL, "messages": [USER], "max_tokens": 400}
 
 
-async def until(is_true: Callable[[], bool], timeout_s: float = 5.0) -> float:
-    """Seconds until it was true."""
+async def seconds_until(is_true: Callable[[], bool]) -> float:
+    """How long it took to come true."""
     started = time.monotonic()
-    while not is_true():
-        assert time.monotonic() - started < timeout_s, "it never came true"
-        await asyncio.sleep(0.01)
+    await until(is_true)
     return time.monotonic() - started
 
 
@@ -42,7 +41,7 @@ async def test_a_client_that_leaves_its_stream_frees_the_engine_within_two_secon
     desk.engine.token_delay_s = 0.02
     async with on_a_port(desk.world) as client:
         episodes = await asyncio.gather(*(first_chunk(client) for _ in range(20)))
-        seconds = await until(lambda: desk.engine.num_running == 0)
+        seconds = await seconds_until(lambda: desk.engine.num_running == 0)
         assert seconds < 2.0
         await until(lambda: desk.gateway.num_in_flight == 0)
     assert len({body["rid"] for body in desk.engine.bodies("/abort_request")}) == 20
@@ -62,7 +61,7 @@ async def test_a_client_that_leaves_a_plain_call_frees_the_engine_too(desk: Clie
     async with on_a_port(desk.world) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post("/v1/chat/completions", json=BODY, headers={"X-Episode-Id": "task"}, timeout=0.3)
-        assert await until(lambda: desk.engine.num_running == 0) < 2.0
+        assert await seconds_until(lambda: desk.engine.num_running == 0) < 2.0
         await until(lambda: desk.gateway.num_in_flight == 0)
     [completion] = desk.completions("task")
     assert completion.is_cut_short
@@ -136,5 +135,5 @@ async def test_a_client_that_leaves_before_the_engine_says_anything_frees_it_too
     async with on_a_port(desk.world) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post("/v1/chat/completions", json=BODY, headers={"X-Episode-Id": "task"}, timeout=0.3)
-        assert await until(lambda: desk.gateway.num_in_flight == 0) < 2.5
+        assert await seconds_until(lambda: desk.gateway.num_in_flight == 0) < 2.5
     assert desk.engine.bodies("/abort_request")
