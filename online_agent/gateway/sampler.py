@@ -120,23 +120,29 @@ class ChoiceSampler:
         await self._abort()
 
     async def _generation(self, deadline: float) -> Generation:
+        """The whole generation. One that the engine itself cut off is continued from the ids it had sampled."""
+        done: Generation | None = None
         while True:
+            ask = self._ask if done is None else continued(self._ask, done)
             try:
-                generation = await (self._streamed() if self._ask.is_streamed else self._plain())
+                part = await (self._streamed(ask) if ask.is_streamed else self._plain(ask))
             except EngineUnavailable:
-                if self.token_ids or self._has_left or time.monotonic() > deadline:
+                num_done = 0 if done is None else len(done.token_ids)
+                is_torn = ask.is_streamed and len(self.token_ids) > num_done
+                if is_torn or self._has_left or time.monotonic() > deadline:
                     raise
             else:
-                is_ours = self._has_left or self._reader.is_over
-                if generation.finish_reason != "abort" or is_ours:
-                    return generation
-                if self.token_ids or time.monotonic() > deadline:
-                    raise EngineProtocolError("the engine aborted the answer")
+                whole = part if done is None else joined(done, part)
+                if part.finish_reason != "abort" or self._has_left or self._reader.is_over:
+                    return whole
+                if len(part.token_ids):
+                    done, deadline = whole, time.monotonic() + self._ask.wait_s
+                elif time.monotonic() > deadline:
+                    raise EngineUnavailable("the engine aborts every answer", retry_after_s=1.0)
             await asyncio.sleep(RETRY_S)
             self._rid = new_rid()
 
-    async def _plain(self) -> Generation:
-        ask = self._ask
+    async def _plain(self, ask: EngineAsk) -> Generation:
         return await self._engine.generate(
             ask.input_ids,
             ask.sampling,
@@ -146,10 +152,14 @@ class ChoiceSampler:
             num_top_logprobs=ask.num_top_logprobs,
         )
 
-    async def _streamed(self) -> Generation:
-        ask, rid = self._ask, self._rid
+    async def _streamed(self, ask: EngineAsk) -> Generation:
         parts = self._engine.generate_stream(
-            ask.input_ids, ask.sampling, ask.stop_token_ids, rid, more=ask.more, num_top_logprobs=ask.num_top_logprobs
+            ask.input_ids,
+            ask.sampling,
+            ask.stop_token_ids,
+            self._rid,
+            more=ask.more,
+            num_top_logprobs=ask.num_top_logprobs,
         )
         async for part in parts:
             was_over = self._reader.is_over
@@ -190,6 +200,33 @@ class ChoiceSampler:
         if generation.finish_reason == "length" and not self._reader.is_over:
             return "length"
         return "tool_calls" if self._reader.answer.calls else "stop"
+
+
+def continued(ask: EngineAsk, done: Generation) -> EngineAsk:
+    """What is asked for after the ids that were sampled already."""
+    left = max(1, ask.sampling.max_new_tokens - len(done.token_ids))
+    return replace(
+        ask,
+        input_ids=np.concatenate([ask.input_ids, done.token_ids]),
+        sampling=replace(ask.sampling, max_new_tokens=left),
+    )
+
+
+def joined(first: Generation, second: Generation) -> Generation:
+    """Two generations, the second of which went on from the first, as the one they are."""
+    offset = len(first.token_ids)
+    runs = [VersionRun(run.version, run.start + offset, run.end + offset) for run in second.version_runs]
+    return Generation(
+        token_ids=np.concatenate([first.token_ids, second.token_ids]),
+        logprobs=np.concatenate([first.logprobs, second.logprobs]),
+        version_runs=(*first.version_runs, *runs),
+        finish_reason=second.finish_reason,
+        num_prompt_tokens=first.num_prompt_tokens,
+        num_cached_tokens=first.num_cached_tokens,
+        num_retractions=first.num_retractions + second.num_retractions,
+        misalignment=first.misalignment or second.misalignment,
+        top_logprobs=(*first.top_logprobs, *second.top_logprobs),
+    )
 
 
 def clipped(generation: Generation, num_tokens: int) -> Generation:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from online_agent.serving.client import EngineClient
 from online_agent.types import EpisodeStatus, SpanKind
 from tests.fakes.gateway import READ_FILE, ClientDesk, call_text, joined, row_text
+from tests.waiting import until
 
 USER = {"role": "user", "content": "fix it"}
 
@@ -352,3 +354,29 @@ async def test_a_system_message_in_the_middle_is_not_lost(desk: ClientDesk) -> N
     text = desk.renderer.decode(desk.prompts()[0])
     assert "be brief" in text
     assert "<|im_start|>user\nnew rule<|im_end|>" in text
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_an_answer_that_the_engine_cuts_off_is_continued_from_the_ids_it_had(
+    desk: ClientDesk, is_streamed: bool
+) -> None:
+    """An interruption for the learner's sake aborts what runs: the client and the stored row see one answer."""
+    desk.engine.token_delay_s = 0.05
+    desk.say("hello world of tests")
+    call = asyncio.create_task(desk.chat([USER], "task", stream=is_streamed))
+    await until(lambda: any(run.versions for run in desk.engine._running.values()))
+    async with EngineClient(desk.engine.url) as operator:
+        await operator.pause("abort")
+        desk.engine.token_delay_s = 0.0
+        desk.engine.version_label = "2"
+        desk.say(" passed")
+        await operator.resume()
+    assert (await call).status_code == 200
+    [row] = desk.training_rows("task")
+    [first, second] = desk.prompts()
+    kept = second[len(first) :]
+    assert second[: len(first)] == first
+    assert row.token_ids[row.action_mask].tolist() == [*kept, *desk.ids(" passed<|im_end|>")]
+    assert row.versions[row.action_mask].tolist() == [1] * len(kept) + [2] * (row.num_action_tokens - len(kept))
+    assert desk.record("task").untrainable_reason is None
+    assert desk.engine.bodies("/generate")[1]["sampling_params"]["max_new_tokens"] == 64 - len(kept)
