@@ -88,10 +88,6 @@ class PolicyLearner:
             num_unknown=int(self._ranks.sum(num_unknown)),
         )
 
-    def discard(self, batch: MicroBatch) -> None:
-        """The gradient that is held is dropped."""
-        self.engine.discard(self._logp(batch).sum())
-
     def _survey(
         self, batches: Sequence[MicroBatch], advantages: Sequence[Tensor], fixed: Sequence[Tensor | None]
     ) -> Statistics | None:

@@ -258,8 +258,8 @@ class PolicyTrainer:
 
     def _discard(self, step: _Step, saved: SavedCritic | None) -> None:
         if not step.is_warmup:
-            self.policy.discard(step.batches[0])
-        self._discard_critic(step, saved)
+            self.actor.discard()
+        self._discard_critic(saved)
 
     def _update(self, step: _Step, first: ValuePass | None, saved: SavedCritic | None) -> StepReport | None:
         """Actor, then critic. What to report when one of them was not finite; None when all is done."""
@@ -271,7 +271,7 @@ class PolicyTrainer:
                 actor__clip_ratio=clip_ratio(applied.grad_norm, self.settings.actor_clip_norm),
             )
             if not applied.is_applied:
-                self._discard_critic(step, saved)
+                self._discard_critic(saved)
                 return step.skipped("actor gradient is not finite")
         if self.values is None or first is None or self.values.is_read_after_updates:
             return None
@@ -282,13 +282,13 @@ class PolicyTrainer:
         has_moved = not step.is_warmup or self.values.engine.num_updates > updates_before
         return step.skipped(reason, needs_restore=has_moved)
 
-    def _discard_critic(self, step: _Step, saved: SavedCritic | None) -> None:
+    def _discard_critic(self, saved: SavedCritic | None) -> None:
         if self.values is None:
             return
         if saved is not None:
             self.values.put_back(saved)
         else:
-            self.values.discard(step.batches[0])
+            self.values.engine.discard()
 
     def _update_critic(self, step: _Step, first: ValuePass) -> str | None:
         assert self.values is not None

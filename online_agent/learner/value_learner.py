@@ -98,10 +98,6 @@ class ValueLearner:
                 return number
         return None
 
-    def discard(self, batch: MicroBatch) -> None:
-        """The gradient that is held is dropped."""
-        self.engine.discard(self._values(batch, states_of(self._advantage, batch)).sum())
-
     def saved(self) -> SavedCritic:
         """A copy of everything an update changes."""
         parameters = {name: tensor.clone() for name, tensor in self.engine.parameters().items()}

@@ -1,12 +1,14 @@
 """One network under DeepSpeed ZeRO: any number of backward passes, then one update or none.
 
-``managed_gradient_accumulation`` is off, so ``apply`` is the update whatever the number of backward passes before it,
-and gradients are summed over passes and averaged over ranks (losses are scaled for that by the caller). Parameters
-are fp32 in every mode: bf16 runs under autocast, so master weights and parameters are one and the same.
+Each backward pass is averaged over ranks, each rank keeps its share, and shares are summed over passes (losses are
+scaled for that by the caller); norm and clipping are ours. So every stage does the same additions in the same order.
+DeepSpeed's own would differ: stage 1 sums passes before ranks, stages 1 and 2 round the squared norm to fp32.
+Parameters are fp32 in every mode: bf16 runs under autocast, so master weights and parameters are one and the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from online_agent.config.settings import LearnerSettings
+from online_agent.learner.adamw import MOMENTS, even_adamw
+from online_agent.learner.branch_sums import sum_inside_modules_first
 from online_agent.learner.ranks import Ranks
 
-ADAM_BETAS = (0.9, 0.95)
-MOMENTS = ("exp_avg", "exp_avg_sq")
+_NORM_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """``is_applied`` False: DeepSpeed met a gradient that is not finite and kept every weight and moment."""
+    """``grad_norm`` before clipping. ``is_applied`` False: it was not finite, and every weight and moment is kept."""
 
     is_applied: bool
     grad_norm: float
@@ -41,14 +44,16 @@ class ZeroEngine:
         self.network = network.to(ranks.device)
         self.stage = settings.zero_stage
         self._ranks = ranks
+        self._clip_norm = clip_norm
+        # Stages 1 and 2: this rank's share of the gradient by parameter group. Stage 3 sums in its own buffers.
+        self._held: dict[int, list[Tensor]] = {}
         trainable = [p for p in network.parameters() if p.requires_grad]
-        # foreach would copy the one flat partition; fused walks it once.
-        adamw = torch.optim.AdamW(trainable, lr=lr, betas=ADAM_BETAS, weight_decay=settings.weight_decay, fused=True)
+        sum_inside_modules_first(network)
         self._engine, *_ = deepspeed.initialize(
             model=network,
             model_parameters=trainable,
-            optimizer=adamw,
-            config=_config(settings, clip_norm),
+            optimizer=even_adamw(trainable, lr=lr, weight_decay=settings.weight_decay),
+            config=_config(settings),
             dist_init_required=False,
         )
         self._allocate_moments()
@@ -68,23 +73,36 @@ class ZeroEngine:
     def backward(self, loss: Tensor) -> None:
         """The gradient of ``loss``, averaged over ranks, is added to what is held."""
         self._engine.backward(loss)
+        if self.stage == 3:
+            return
+        latest = self._engine.optimizer.averaged_gradients
+        for group, sums in self._held.items():
+            for total, gradient in zip(sums, latest[group], strict=True):
+                total.add_(gradient)
+            latest[group] = sums
+        self._held = dict(latest)
 
     def apply(self) -> Applied:
         """One clipped optimiser update with what is held; nothing is held afterwards."""
-        self._engine.step()
-        if not self._engine.was_step_applied():
+        grad_norm = self._grad_norm()
+        if not math.isfinite(grad_norm):
+            self.discard()
             return Applied(False, float("nan"))
-        return Applied(True, float(self._engine.get_global_grad_norm()))
-
-    def discard(self, loss: Tensor) -> None:
-        """Nothing is held any more and no weight, moment or counter has moved.
-
-        A gradient of NaN, so that DeepSpeed's own overflow path drops what was reduced so far, at every stage and
-        on all ranks. ``loss`` is any loss of this network with a live graph.
-        """
-        self._engine.backward(loss * float("nan"))
+        excess = (grad_norm + _NORM_EPSILON) / self._clip_norm
+        if excess > 1:
+            for gradient in self._gradients():
+                gradient.mul_(1 / excess)
         self._engine.step()
-        assert not self._engine.was_step_applied(), "DeepSpeed applied a gradient that is not finite"
+        assert self._engine.was_step_applied(), "DeepSpeed refused a finite gradient"
+        self._held = {}
+        return Applied(True, grad_norm)
+
+    def discard(self) -> None:
+        """Nothing is held any more and no weight, moment or counter has moved."""
+        zero = self._engine.optimizer
+        zero.averaged_gradients.clear()
+        zero.zero_grad(set_to_none=True)
+        self._held = {}
 
     def parameters(self) -> dict[str, Tensor]:
         """fp32 values by name, frozen ones included. Views of the live weights below stage 3, copies at stage 3."""
@@ -121,6 +139,15 @@ class ZeroEngine:
             state["step"].fill_(updates)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
+
+    def _gradients(self) -> list[Tensor]:
+        """This rank's share of the gradient that is held."""
+        return [gradient for group in self._engine.optimizer.averaged_gradients.values() for gradient in group]
+
+    def _grad_norm(self) -> float:
+        """Of all ranks' shares together, as fp32: summed in fp64, so that the order of summing hardly ever shows."""
+        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in self._gradients()]
+        return float(self._ranks.sum(torch.stack(norms).square().sum()).sqrt().float())
 
     def _trainable(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
@@ -189,12 +216,15 @@ class ZeroEngine:
                     raise ValueError(f"{key} has shape {tuple(tensors[key].shape)}, the network wants {shape}")
 
 
-def _config(settings: LearnerSettings, clip_norm: float) -> dict[str, Any]:
+def _config(settings: LearnerSettings) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": settings.zero_stage}
+    if settings.zero_stage < 3:
+        zero["compute_grad_norm"] = False
     return {
         "train_micro_batch_size_per_gpu": 1,
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": clip_norm,
-        "zero_optimization": {"stage": settings.zero_stage},
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,
+        "zero_optimization": zero,
         "torch_autocast": {"enabled": settings.dtype == "bfloat16", "dtype": "bfloat16"},
         "steps_per_print": None,
         "wall_clock_breakdown": False,

@@ -40,7 +40,7 @@ class Float64Engine:
         self.num_updates += 1
         return Applied(True, float(norm))
 
-    def discard(self, loss: Tensor) -> None:
+    def discard(self) -> None:
         self.network.zero_grad()
 
     def parameters(self) -> dict[str, Tensor]:

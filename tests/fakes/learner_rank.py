@@ -39,24 +39,21 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Run:
-    """Two micro-batches or more a rank, or with ``is_whole`` a single one."""
-
     recipe: Recipe
     zero_stage: int = 2
-    is_whole: bool = False
 
     @property
     def settings(self) -> LearnerSettings:
-        max_tokens = 10_000 if self.is_whole else 70
-        return LearnerSettings(critic_warmup_steps=0, micro_batch_tokens=max_tokens, zero_stage=self.zero_stage)
+        """Two micro-batches or more a rank."""
+        return LearnerSettings(critic_warmup_steps=0, micro_batch_tokens=70, zero_stage=self.zero_stage)
 
 
 SAO = replace(find_recipe("sao"), advantage=SkipObservationGae(is_whitened=True))
 ORIGIN = "sao"
-STAGES = {1: "sao-zero1", 2: "sao-zero2", 3: "sao-zero3"}
+STAGES = {1: "sao-zero1", 2: ORIGIN, 3: "sao-zero3"}
 RUNS = {
     ORIGIN: Run(SAO),
-    **{name: Run(SAO, zero_stage=stage, is_whole=True) for stage, name in STAGES.items()},
+    **{name: Run(SAO, zero_stage=stage) for stage, name in STAGES.items()},
     "sao-kept": Run(replace(find_recipe("sao"), aggregation="kept_token_mean")),
     "sao-ewma": Run(find_recipe("sao-ewma")),
     "sat-grpo": Run(find_recipe("sat-grpo")),

@@ -12,11 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from online_agent.config.settings import LearnerSettings
 from tests.fakes.learner_rank import ORIGIN, RUNS, STAGES
 from tests.fakes.tiny_model import write_tiny_model
 
 REPOSITORY = Path(__file__).parents[2]
 RUN_TIMEOUT_S = 250.0
+LEARNER_FILES = ("critic.safetensors", "actor_optimizer.safetensors", "critic_optimizer.safetensors")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -87,13 +89,15 @@ def test_two_ranks_have_the_gradient_of_one(ranks, run):
 
 @pytest.mark.parametrize("run", list(RUNS))
 def test_two_ranks_end_with_the_weights_and_moments_of_one(ranks, run):
+    """To a twentieth of one step: where a gradient is near AdamW's epsilon, its rounding shows in the direction."""
+    tolerance = LearnerSettings().actor_lr / 20
     files = ["serving/model.safetensors", "learner/actor_optimizer.safetensors"]
     if RUNS[run].recipe.critic is not None:
         files += ["learner/critic.safetensors", "learner/critic_optimizer.safetensors"]
     for file in files:
         expected, got = (load_file(ranks[n] / run / "last" / file) for n in (1, 2))
         for name, tensor in expected.items():
-            torch.testing.assert_close(got[name], tensor, rtol=0, atol=1e-5, msg=f"{file} {name}")
+            torch.testing.assert_close(got[name], tensor, rtol=0, atol=tolerance, msg=f"{file} {name}")
 
 
 def served_hash(directory):
@@ -102,29 +106,26 @@ def served_hash(directory):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("run", [ORIGIN, *STAGES.values()])
+@pytest.mark.parametrize("run", list(STAGES.values()))
 def test_one_state_has_one_hash_at_every_zero_stage(ranks, world_size, run):
     """Restored at another stage and exported again: weights and moments are the same bits."""
     origin, again = ranks[world_size] / ORIGIN / "last", ranks[world_size] / run / "again"
 
     assert served_hash(again) == served_hash(origin)
-    for file in ("critic.safetensors", "actor_optimizer.safetensors", "critic_optimizer.safetensors"):
+    for file in LEARNER_FILES:
         assert (again / "learner" / file).read_bytes() == (origin / "learner" / file).read_bytes(), file
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_steps_at_stages_1_and_2_end_with_the_same_hash(ranks, world_size):
-    hashes = [served_hash(ranks[world_size] / STAGES[stage] / "last") for stage in (1, 2)]
+@pytest.mark.parametrize("stage", [1, 3])
+def test_the_same_steps_end_with_the_same_bits_at_every_zero_stage(ranks, world_size, stage):
+    """Several micro-batches a rank, gradients that are clipped, and a critic that ranks cannot share evenly."""
+    second, other = (ranks[world_size] / STAGES[each] for each in (2, stage))
 
-    assert hashes[0] == hashes[1] != served_hash(ranks[world_size] / STAGES[1] / "first")
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_steps_at_stage_3_differ_by_rounding(ranks, world_size):
-    """The same losses; DeepSpeed sums gradients in another order there, and takes their norm in float64."""
-    second, third = (gradient(ranks[world_size], STAGES[stage], "actor") for stage in (2, 3))
-
-    assert (third - second).norm() / second.norm() < 1e-6
+    assert metrics(other, ".") == metrics(second, ".")
+    assert served_hash(other / "last") == served_hash(second / "last") != served_hash(second / "first")
+    for file in LEARNER_FILES:
+        assert (other / "last/learner" / file).read_bytes() == (second / "last/learner" / file).read_bytes(), file
 
 
 def test_sat_takes_its_quantile_over_the_tokens_of_both_ranks(ranks):

@@ -88,7 +88,7 @@ def gradient_seen_by(engine, monkeypatch):
     def record():
         if not seen:
             zero = engine._engine.optimizer
-            held = zip(zero.params_in_partition[0], zero.all_grad_tensors[0], strict=True)
+            held = zip(zero.params_in_partition[0], zero.averaged_gradients[0], strict=False)  # padding may follow
             seen.update({names[id(p)]: gradient.clone().view_as(p) for p, gradient in held})
         return apply()
 
