@@ -17,6 +17,7 @@ from online_agent.gateway.answer_reader import AnswerReader
 from online_agent.gateway.calls import CallAnswer, Caller, ChatCall
 from online_agent.gateway.capture import Capture, Captured, Opening
 from online_agent.gateway.exchange import Exchange
+from online_agent.gateway.markup import THINK_OPEN
 from online_agent.gateway.prompts import Prompt, PromptBuilder
 from online_agent.gateway.recall import RecalledExchange, recall
 from online_agent.gateway.sampler import ChoiceSampler, Engine, EngineAsk
@@ -209,7 +210,7 @@ class Gateway:
             stop=call.sampling.stop,
             reads_calls=bool(call.tools) and call.tool_choice.mode != "none",
             max_calls=call.tool_choice.max_calls,
-            forced_text=prompt.forced_text,
+            forced_text=(THINK_OPEN if prompt.opens_thought else "") + prompt.forced_text,
         )
 
     def _sampling(self, call: ChatCall, max_new_tokens: int) -> Sampling:

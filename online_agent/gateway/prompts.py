@@ -16,6 +16,7 @@ import orjson
 from online_agent.errors import NotFound
 from online_agent.gateway.calls import ChatCall, ToolChoice
 from online_agent.gateway.fingerprints import chain, conversation_root, message_fingerprint
+from online_agent.gateway.markup import THINK_OPEN
 from online_agent.rendering import ChatRenderer, Piece
 from online_agent.rendering.conversation import ConversationRenderer
 from online_agent.rendering.tool_calls import OPEN_TAG
@@ -31,7 +32,8 @@ ReadSpans = Callable[[Collection[int]], Mapping[int, list[Span]]]
 class Prompt:
     """``spans`` are new and follow ``context``, the stored ids up to and with turn ``parent``.
 
-    ``forced_text`` is the beginning of the answer, ``num_forced`` ids at the end of ``spans``.
+    ``forced_text`` is the beginning of the answer, ``num_forced`` ids at the end of ``spans``. ``opens_thought``: the
+    template itself begins every answer with the tag of reasoning.
     """
 
     spans: list[Span]
@@ -41,6 +43,7 @@ class Prompt:
     prompt_hash: str
     forced_text: str
     num_forced: int
+    opens_thought: bool
 
     @property
     def input_ids(self) -> Int32Array:
@@ -69,6 +72,7 @@ class PromptBuilder:
             context = [span for turn in path for span in stored[turn]]
             last = next((int(s.token_ids[-1]) for s in reversed(context) if len(s.token_ids)), None)
             pieces = self._conversation.render_continuation(call.messages[num_matched:], last, known)
+        opens_thought = bool(pieces) and self._renderer.decode(pieces[-1].token_ids).rstrip().endswith(THINK_OPEN)
         forced_text = forced_beginning(call.tool_choice)
         forced = self._renderer.encode_template_text(forced_text)
         if len(forced):
@@ -81,6 +85,7 @@ class PromptBuilder:
             prompt_hash=hashes[-1],
             forced_text=forced_text,
             num_forced=len(forced),
+            opens_thought=opens_thought,
         )
 
     @staticmethod

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.gateway import MODEL, READ_FILE, RUN_TESTS, ClientDesk, call_text, events_of
+from tests.fakes.gateway import MODEL, READ_FILE, RUN_TESTS, ClientDesk, call_text, events_of, open_desk
+from tests.fakes.tiny_model import CHAT_TEMPLATE, write_tiny_model
 
 USER = {"role": "user", "content": "fix src/calc.py"}
 
@@ -299,3 +301,14 @@ async def test_a_failed_stream_ends_with_an_error_event(desk: ClientDesk) -> Non
     events = events_of(response.text)
     assert events[-1]["error"]["code"] == "engine_protocol_error"
     assert "[DONE]" not in events
+
+
+async def test_a_template_that_opens_the_reasoning_itself_is_understood(tmp_path: Path) -> None:
+    template = CHAT_TEMPLATE.replace(r"assistant\n' }}{%- endif %}", r"assistant\n<think>\n' }}{%- endif %}")
+    assert template != CHAT_TEMPLATE
+    async with open_desk(tmp_path, write_tiny_model(tmp_path / "model", chat_template=template)) as desk:
+        desk.say("hm</think>\n\nhello", "done")
+        message = (await desk.answer([USER], "task"))["choices"][0]["message"]
+        assert (message["content"], message["reasoning_content"]) == ("hello", "hm")
+        await desk.answer([USER, {"role": "assistant", "content": "hello"}, USER], "task")
+        assert desk.client_episode("task").num_segments == 1
