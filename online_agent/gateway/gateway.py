@@ -44,7 +44,7 @@ class ContextTooLong(BadInput):
 
 
 class Gateway:
-    """Made inside a running event loop; One per process: all state is in the database."""
+    """One per process, made inside its event loop. What has to outlive the process is in the database."""
 
     def __init__(
         self,
