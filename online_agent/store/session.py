@@ -29,6 +29,7 @@ from online_agent.store.repositories.episodes import EpisodeRepository
 from online_agent.store.repositories.events import DetectorRepository, EventRepository
 from online_agent.store.repositories.feedback import FeedbackRepository
 from online_agent.store.repositories.idempotency import IdempotencyRepository
+from online_agent.store.repositories.imports import ImportRepository
 from online_agent.store.repositories.interruptions import InterruptionRepository
 from online_agent.store.repositories.keys import KeyRepository
 from online_agent.store.repositories.old_logprobs import OldLogprobRepository
@@ -97,6 +98,10 @@ class Transaction:
     @cached_property
     def processes(self) -> ProcessRepository:
         return ProcessRepository(self.connection, self.clock)
+
+    @cached_property
+    def imports(self) -> ImportRepository:
+        return ImportRepository(self.connection, self.clock)
 
     @cached_property
     def interruptions(self) -> InterruptionRepository:

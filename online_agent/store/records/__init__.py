@@ -28,6 +28,7 @@ from online_agent.store.records.episodes import (
     TurnRecord,
 )
 from online_agent.store.records.feedback import FeedbackNew, FeedbackRecord, FeedbackRule
+from online_agent.store.records.imports import MAX_IMPORT_EPISODES, ImportNew, ImportOutcome
 from online_agent.store.records.interruptions import InterruptionRecord, InterruptionState, PartialGenerationNew
 from online_agent.store.records.json import Json
 from online_agent.store.records.training import (
@@ -42,6 +43,7 @@ from online_agent.store.records.training import (
 
 __all__ = [
     "CLIENT_ENV",
+    "MAX_IMPORT_EPISODES",
     "ChangeNew",
     "ChangeRecord",
     "ClientEpisodeRecord",
@@ -62,6 +64,8 @@ __all__ = [
     "Fresh",
     "GradingClaim",
     "Idempotency",
+    "ImportNew",
+    "ImportOutcome",
     "InterruptionRecord",
     "InterruptionState",
     "Json",

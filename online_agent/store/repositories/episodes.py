@@ -27,7 +27,7 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
     def create(self, new: EpisodeNew) -> str:
         """The episode is open; returns its id, which sorts by time of creation."""
         now = self._now()
-        values = _values(new, now)
+        values = episode_values(new, now)
         self._db.execute(_INSERT, values)
         return str(values["id"])
 
@@ -37,7 +37,7 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
             raise BadInput(f"group_size must be 2 to {MAX_GROUP_SIZE}, got {group_size}", param="group_size")
         now = self._now()
         group_id = new_id("grp", now)
-        values = _values(new, now)
+        values = episode_values(new, now)
         of_group = {"group_id": group_id, "group_size": group_size}
         members = [{**values, **of_group, "id": new_id("ep", now)} for _ in range(group_size)]
         self._db.execute(_INSERT, members)
@@ -188,7 +188,7 @@ _FINISH = (
 )
 
 
-def _values(new: EpisodeNew, now: float) -> dict[str, Any]:
+def episode_values(new: EpisodeNew, now: float) -> dict[str, Any]:
     """The row of an episode that is open, outside any group."""
     return {
         "id": new.id or new_id("ep", now),

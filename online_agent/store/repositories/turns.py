@@ -55,11 +55,11 @@ class TurnRows(Repository):
         Spans that do not line up are stored as they came, and the episode becomes untrainable with the reason.
         Raises NotFound, or Conflict when the episode is no longer open or ``new.number`` is not the next one.
         """
-        row = self._db.execute(_COUNT_TURN, _counts(episode_id, new)).one_or_none()
+        row = self._db.execute(_COUNT_TURN, turn_counts(episode_id, new)).one_or_none()
         if row is None:
             raise self._refused(episode_id, new.number)
         number = int(row.num_turns) - 1
-        self._db.execute(_INSERT_TURN, _turn_values(episode_id, number, row.tenant_id, new, self._now()))
+        self._db.execute(_INSERT_TURN, turn_values(episode_id, number, row.tenant_id, new, self._now()))
         return number
 
     def replace_turn(self, episode_id: str, number: int, new: TurnNew) -> None:
@@ -71,7 +71,7 @@ class TurnRows(Repository):
         old = self._db.execute(select(*Turn.__table__.columns).where(*of_turn)).one_or_none()
         if old is None:
             raise NotFound(f"episode {episode_id!r} has no turn {number}")
-        removed, added = _counts(episode_id, _turn_as_new(_turn(old))), _counts(episode_id, new)
+        removed, added = turn_counts(episode_id, _turn_as_new(_turn(old))), turn_counts(episode_id, new)
         for key in ("action_tokens", "tool_calls", "tool_errors"):
             added[key] -= removed[key]
         if self._db.execute(_COUNT_TURN, {**added, "number": None}).one_or_none() is None:
@@ -79,7 +79,7 @@ class TurnRows(Repository):
         self._db.execute(
             update(Episode).where(Episode.id == episode_id).values(num_turns=Episode.num_turns - 1)
         )  # counting a turn adds one; this one was there
-        values = _turn_values(episode_id, number, old.tenant_id, new, self._now())
+        values = turn_values(episode_id, number, old.tenant_id, new, self._now())
         self._db.execute(update(Turn).where(*of_turn).values(values))
 
     def turns(self, episode_id: str) -> list[TurnRecord]:
@@ -126,7 +126,7 @@ def _num_action_tokens(new: TurnNew) -> int:
     return sum(len(span.token_ids) for span in new.spans if span.kind is SpanKind.ACTION)
 
 
-def _counts(episode_id: str, new: TurnNew) -> dict[str, Any]:
+def turn_counts(episode_id: str, new: TurnNew) -> dict[str, Any]:
     versions = [run.version for span in new.spans for run in span.version_runs if run.end > run.start]
     return {
         "of_episode": episode_id,
@@ -140,7 +140,7 @@ def _counts(episode_id: str, new: TurnNew) -> dict[str, Any]:
     }
 
 
-def _turn_values(episode_id: str, number: int, tenant_id: str, new: TurnNew, now: float) -> dict[str, Any]:
+def turn_values(episode_id: str, number: int, tenant_id: str, new: TurnNew, now: float) -> dict[str, Any]:
     index, token_ids, logprobs = pack_spans(new.spans)
     content = {
         "text": new.text,
