@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, Discriminator
 from pydantic.dataclasses import dataclass
 
-STRICT = ConfigDict(extra="forbid")
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Positive = Annotated[float, Gt(0)]
 Share = Annotated[float, Gt(0), Lt(1)]

@@ -111,6 +111,8 @@ def test_an_own_recipe_replaces_whole_parts_of_its_base(tmp_path):
         ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dsi"}', r"^recipes\.mine\.trust_region: .*'dsi'"),
         ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps = 3}', r"\.dis\.eps: .*\(got 3\)$"),
         ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps_low = 3}', r"\.eps_low: .*\(got 3\)$"),
+        ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps_high = inf}', r"finite number \(got inf\)$"),
+        ('[recipes.mine]\nbase = "sao"\nadvantage = {kind = "plain_gae", alpha = nan}', r"finite number \(got nan\)$"),
         ('[recipes.mine]\nbase = "sao"\ntrust = "dis"', r"^recipes\.mine\.trust: Extra inputs.*\(got 'dis'\)$"),
     ],
 )
