@@ -24,6 +24,7 @@ class Report:
     machine: dict[str, str]
 
     def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure parts of the system on this machine.", no_args_is_help=True)
 
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the report to this file.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", dir_okay=False, help="Also write the report to this file.")]
 
 
 @app.callback()
@@ -55,16 +55,20 @@ def _show(report: Report, json: Path | None) -> None:
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an earlier bench with the same file ended.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="With --resume: run those that failed once more.")]
-Render = Annotated[Path | None, typer.Option(help="Measure nothing; make the page from the file of an earlier bench.")]
-Docs = Annotated[Path, typer.Option(help="Where the page and its picture go.")]
+Render = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="Measure nothing; make the page from the file of an earlier bench."),
+]
+Docs = Annotated[Path, typer.Option(file_okay=False, help="With --render: where the page and its picture go.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Runs of each recipe: a seed draws its own tasks.")]
 
 
 @app.command()
 def recipes(
     episodes: Annotated[int, typer.Option(min=1, help="Live episodes a run.")] = 480,
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    seeds: Seeds = 3,
     json: JsonFile = None,
-    recipes: Annotated[str, typer.Option(help="Comma-separated; all by default.")] = "",
+    recipes: Annotated[str, typer.Option(help="Names, comma-separated; all by default.")] = "",
     batch_episodes: Annotated[int, typer.Option(min=1, help="Episodes an update.")] = 8,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
@@ -88,10 +92,10 @@ def recipes(
 @app.command()
 def staleness(
     lag: Annotated[str, typer.Option(help="Comma-separated; the engine gets every so many-th version.")] = "1,4,8,16",
-    seeds: Annotated[int, typer.Option(min=1)] = 1,
+    seeds: Seeds = 1,
     json: JsonFile = None,
-    recipes: Annotated[str, typer.Option(help="Comma-separated; six by default.")] = "",
-    updates: Annotated[int, typer.Option(min=1, help="Of each run; a multiple of every lag.")] = 64,
+    recipes: Annotated[str, typer.Option(help="Names, comma-separated; six by default.")] = "",
+    updates: Annotated[int, typer.Option(min=1, help="Updates of each run; a multiple of every lag.")] = 64,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     render: Render = None,

@@ -36,7 +36,7 @@ def test_the_loop_gives_the_worked_advantages():
 
 @pytest.mark.usefixtures("small")
 def test_the_report_holds_every_run_behind_its_medians(tmp_path):
-    path = tmp_path / "gae.json"
+    path = tmp_path / "new" / "gae.json"
     result = CliRunner().invoke(app, ["gae", "--json", str(path)], catch_exceptions=False)
     assert result.exit_code == 0
     report = json.loads(path.read_text())

@@ -190,3 +190,10 @@ def test_a_failed_run_is_done_unless_it_is_to_be_repeated(tmp_path: Path, monkey
     for repeats_failed in (False, True):
         recipes.measure(plan, specs, path, is_resumed=True, repeats_failed=repeats_failed, console=Console(quiet=True))
     assert asked == [[], ["grpo"]]
+
+
+@pytest.mark.parametrize("bench", ["recipes", "staleness"])
+def test_a_page_of_a_file_that_is_not_there_is_refused(bench, tmp_path):
+    result = CliRunner().invoke(app, [bench, "--render", str(tmp_path / "none.json")])
+    assert result.exit_code == 2
+    assert "none.json" in result.output
