@@ -16,8 +16,10 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from api.errors import answer_for
+from api.keys.limits import admit
 from api.runtime import Runtime
-from online_agent.errors import NotAllowed, NotAuthenticated
+from online_agent.errors import BadInput, Busy, NotAllowed, NotAuthenticated
+from online_agent.store.records import KeyRecord
 from online_agent.types import Scope
 
 
@@ -29,7 +31,7 @@ class Caller:
 
 
 class Authentication:
-    """ASGI middleware: puts the Caller into the request's state, or answers 401 itself."""
+    """ASGI middleware: puts the Caller into the request's state, or answers 401 or, over a key's limit, 429 itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -39,8 +41,10 @@ class Authentication:
             await self.app(scope, receive, send)
             return
         try:
-            caller = await authenticate(scope["app"].state.runtime, secret_of(Headers(scope=scope)))
-        except NotAuthenticated as error:
+            runtime, headers = scope["app"].state.runtime, Headers(scope=scope)
+            caller, key = await authenticate(runtime, secret_of(headers))
+            await admit(runtime, key, scope["method"], scope["path"], headers)
+        except (NotAuthenticated, BadInput, Busy) as error:
             await answer_for(error, scope["path"])(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
@@ -65,11 +69,11 @@ def secret_of(headers: Headers) -> str:
     return secret
 
 
-async def authenticate(runtime: Runtime, secret: str) -> Caller:
+async def authenticate(runtime: Runtime, secret: str) -> tuple[Caller, KeyRecord]:
     key = await runtime.read(lambda tx: tx.keys.authenticate(secret))
     if key is None:
-        raise NotAuthenticated("unknown or revoked key")
-    return Caller(key.tenant_id, key.id, frozenset(key.scopes))
+        raise NotAuthenticated("unknown, expired or revoked key")
+    return Caller(key.tenant_id, key.id, frozenset(key.scopes)), key
 
 
 def caller_of(request: Request) -> Caller:

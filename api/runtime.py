@@ -16,6 +16,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 
 from api.episodes.tasks import TaskCounter
+from api.keys.limiter import KeyLimiter
 from api.metrics import ApiMetrics
 from envs.protocols import Environment
 from online_agent.agent.runner import EpisodeRunner
@@ -47,6 +48,7 @@ class Runtime:
     jobs: Jobs
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
     task_counter: TaskCounter = field(default_factory=TaskCounter)
+    key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
     gateway: Gateway | None = None
     is_draining: bool = False
     _work: set[asyncio.Task[Any]] = field(default_factory=set)

@@ -9,7 +9,7 @@ from api.auth import AdminCaller
 from api.bodies import RowId
 from api.idempotency import IdempotencyKey, claim_of
 from api.keys import service
-from api.keys.schemas import KeyCreate, KeyCreated, KeyList
+from api.keys.schemas import KeyCreate, KeyCreated, KeyList, KeyRotate
 from api.limits import StrictRoute
 from api.runtime import RuntimeDep
 
@@ -23,6 +23,20 @@ async def create_key(
     """Make a key. Its secret is in this answer and nowhere else."""
     claim = claim_of(request, caller, idempotency_key, body)
     return (await service.create(runtime, caller, body, claim)).response()
+
+
+@router.post("/{key_id}/rotate", response_model=KeyCreated)
+async def rotate_key(
+    request: Request,
+    runtime: RuntimeDep,
+    caller: AdminCaller,
+    key_id: RowId,
+    body: KeyRotate,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Give a key a new secret, shown in this answer alone. The one so far stays good for `overlap_s`."""
+    claim = claim_of(request, caller, idempotency_key, body)
+    return (await service.rotate(runtime, caller, key_id, body, claim)).response()
 
 
 @router.get("")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from online_agent.cli.output import AsJson, age, field, show_json, show_rows
 
-app = typer.Typer(help="API keys: make, list, revoke.", no_args_is_help=True)
+app = typer.Typer(help="API keys: make, rotate, list, revoke.", no_args_is_help=True)
 
+_HOUR_S = 3600.0
+_DAY_S = 86_400.0
 _COLUMNS = (
     field("id"),
     field("name"),
     ("scopes", lambda row: " ".join(row.get("scopes", ()))),
     age("created", "created_at"),
+    age("used", "last_used_at"),
+    field("expires_at"),
+    field("requests_per_minute"),
+    field("tokens_per_day"),
     age("revoked", "revoked_at"),
 )
 
@@ -23,12 +30,34 @@ _COLUMNS = (
 def create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     scope: Annotated[list[str], typer.Option(help="agent, operator or admin; may be given several times.")],
+    expires_in_days: Annotated[float | None, typer.Option(help="After that it opens nothing.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(help="More are answered with 429.")] = None,
+    tokens_per_day: Annotated[int | None, typer.Option(help="Prompt and sampled tokens per UTC day.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key. Its secret is printed once, on stdout, and stored nowhere."""
     from online_agent.cli.client import connect
 
-    row = connect().post("/v1/keys", {"name": name, "scopes": scope})
+    limits: dict[str, float | None] = {"requests_per_minute": requests_per_minute, "tokens_per_day": tokens_per_day}
+    if expires_in_days is not None:
+        limits["expires_in_s"] = expires_in_days * _DAY_S
+    given = {key: value for key, value in limits.items() if value is not None}
+    _show_secret(connect().post("/v1/keys", {"name": name, "scopes": scope, **given}), as_json)
+
+
+@app.command()
+def rotate(
+    key_id: Annotated[str, typer.Argument(help="As `keys list` shows it.")],
+    overlap_hours: Annotated[float, typer.Option(help="For how long the secret so far stays good.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key a new secret; it is printed once, on stdout."""
+    from online_agent.cli.client import connect
+
+    _show_secret(connect().post(f"/v1/keys/{key_id}/rotate", {"overlap_s": overlap_hours * _HOUR_S}), as_json)
+
+
+def _show_secret(row: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         show_json(row)
     else:

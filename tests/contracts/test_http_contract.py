@@ -114,6 +114,7 @@ def test_every_creating_call_takes_an_idempotency_key(app: FastAPI) -> None:
         "/v1/changes",
         "/v1/chat/completions",
         "/v1/keys",
+        "/v1/keys/{key_id}/rotate",
         "/v1/messages",
         "/v1/responses",
         "/v1/weights/{version}/rollback",

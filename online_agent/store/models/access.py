@@ -11,11 +11,15 @@ from online_agent.store.models.base import Base, Name, Seconds, Word
 
 
 class ApiKey(Base):
-    """``secret_hash`` is SHA-256 of the whole secret; ``prefix`` finds the row and is no secret."""
+    """``secret_hash`` is SHA-256 of the whole secret; ``prefix`` finds the row and is no secret.
+
+    After a rotation the secret before it stands in the ``old_`` columns and is good until ``old_until``.
+    """
 
     __tablename__ = "api_keys"
     __table_args__ = (
         Index("uq_api_keys_prefix", "prefix", unique=True),
+        Index("uq_api_keys_old_prefix", "old_prefix", unique=True),
         Index("ix_api_keys_tenant_id", "tenant_id"),
     )
 
@@ -27,6 +31,13 @@ class ApiKey(Base):
     scopes: Mapped[list[str]] = mapped_column(JSON)
     created_at: Mapped[Seconds]
     revoked_at: Mapped[Seconds | None]
+    expires_at: Mapped[Seconds | None]
+    last_used_at: Mapped[Seconds | None]
+    old_prefix: Mapped[Word | None]
+    old_secret_hash: Mapped[str | None] = mapped_column(String(64))
+    old_until: Mapped[Seconds | None]
+    requests_per_minute: Mapped[int | None] = mapped_column(Integer)
+    tokens_per_day: Mapped[int | None] = mapped_column(Integer)
 
 
 class IdempotencyKey(Base):

@@ -56,6 +56,7 @@ class Episode(Base):
         ),
         Index("ix_episodes_tenant_id_id", "tenant_id", "id"),
         Index("ix_episodes_env_finished_at", "env", "finished_at"),
+        Index("ix_episodes_key_id_finished_at", "key_id", "finished_at"),
         Index(
             "ix_episodes_step", "step", sqlite_where=text("step IS NOT NULL"), postgresql_where=text("step IS NOT NULL")
         ),

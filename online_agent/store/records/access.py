@@ -11,7 +11,11 @@ from online_agent.types import Scope
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A key without its secret, which is shown once and never stored."""
+    """A key without its secret, which is shown once and never stored.
+
+    ``old_until``: until then the secret before the last rotation is good too. ``last_used_at`` is right to the minute.
+    ``tokens_per_day`` bounds prompt and sampled tokens per UTC day. None: no limit, no end, never.
+    """
 
     id: str
     tenant_id: str
@@ -19,6 +23,11 @@ class KeyRecord:
     scopes: frozenset[Scope]
     created_at: float
     revoked_at: float | None
+    expires_at: float | None = None
+    last_used_at: float | None = None
+    old_until: float | None = None
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import pytest
 
 from envs.types import Verdict
 from online_agent.errors import BadInput, Conflict, NotFound
-from online_agent.store.records import ChangeNew, Done, Fresh, Mismatch, Running, VersionNew
+from online_agent.store.records import ChangeNew, Done, EpisodeNew, Fresh, Mismatch, Running, VersionNew
 from online_agent.store.session import Database
-from online_agent.types import ChangeState, Scope, VersionOrigin, VersionState, Visibility
+from online_agent.types import ChangeState, Sampling, Scope, VersionOrigin, VersionState, Visibility
 from tests.database_fixtures import ManualClock
-from tests.fakes.episodes import TENANT, finished_episode, graded_episode, open_episode, seed_version
+from tests.fakes.episodes import TENANT, finished_episode, graded_episode, make_turn, open_episode, seed_version
 
 S = VersionState
 
@@ -240,6 +240,56 @@ def test_a_key_authenticates_by_its_secret_until_it_is_revoked(db: Database) -> 
         assert tx.keys.authenticate(secret) is None
         assert tx.keys.authenticate(other) is not None
         assert [k.revoked_at is None for k in tx.keys.list(TENANT)] == [False, True]
+
+
+def test_a_rotated_key_has_two_secrets_for_the_overlap_and_one_after_it(db: Database, clock: ManualClock) -> None:
+    with db.transaction() as tx:
+        key, first = tx.keys.create(TENANT, "ci", {Scope.AGENT})
+        rotated, second = tx.keys.rotate(TENANT, key.id, overlap_s=10)
+        assert (rotated.id, rotated.old_until) == (key.id, clock.now + 10)
+        assert {tx.keys.authenticate(secret).id for secret in (first, second)} == {key.id}  # type: ignore[union-attr]
+        clock.advance(10)
+        assert tx.keys.authenticate(first) is None
+        assert tx.keys.authenticate(second) is not None
+        _, third = tx.keys.rotate(TENANT, key.id, overlap_s=10)
+        _, fourth = tx.keys.rotate(TENANT, key.id, overlap_s=10)
+        assert [tx.keys.authenticate(s) is not None for s in (second, third, fourth)] == [False, True, True]
+        with pytest.raises(NotFound):
+            tx.keys.rotate("rival", key.id, overlap_s=10)
+        tx.keys.revoke(TENANT, key.id)
+        assert [tx.keys.authenticate(s) for s in (third, fourth)] == [None, None]
+        with pytest.raises(Conflict, match="revoked"):
+            tx.keys.rotate(TENANT, key.id, overlap_s=10)
+
+
+def test_a_key_expires_on_time_and_its_use_is_written_once_a_minute(db: Database, clock: ManualClock) -> None:
+    with db.transaction() as tx:
+        key, secret = tx.keys.create(TENANT, "ci", {Scope.AGENT}, expires_in_s=100)
+        used_at = clock.now
+        for seconds in (0, 59):
+            clock.advance(seconds)
+            tx.keys.touch(key.id)
+            assert tx.keys.list(TENANT)[0].last_used_at == used_at
+        clock.advance(1)
+        tx.keys.touch(key.id)
+        assert tx.keys.list(TENANT)[0].last_used_at == used_at + 60
+        clock.advance(39)
+        assert tx.keys.authenticate(secret) is not None
+        clock.advance(1)
+        assert tx.keys.authenticate(secret) is None
+
+
+def test_the_tokens_of_a_key_are_those_of_its_turns_since_then(db: Database, clock: ManualClock) -> None:
+    with db.transaction() as tx:
+        before = clock.now
+        for key_id in ("key_a", "key_a", "key_b"):
+            new = EpisodeNew(TENANT, "bug_repair", "train-1", "train", sampling=Sampling(), key_id=key_id)
+            tx.episodes.add_turn(tx.episodes.create(new), make_turn(num_tokens=6))  # 4 of prompt, 3 of observation
+            clock.advance(10)
+        assert tx.keys.num_tokens("key_a", since=before) == 20
+        assert tx.keys.num_tokens("key_a", since=before + 10) == 10
+        assert tx.keys.num_tokens("key_b", since=before + 30) == 0
+        assert tx.keys.num_tokens("nobody", since=before) == 0
 
 
 def test_the_database_never_holds_a_secret(db: Database) -> None:

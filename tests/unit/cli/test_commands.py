@@ -228,3 +228,16 @@ def test_a_service_that_is_not_there_is_unreachable(run: Run, monkeypatch: pytes
     monkeypatch.setenv("ONLINE_AGENT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("ONLINE_AGENT_KEY", KEY)
     assert isinstance(run("weights", "list").exception, Unreachable)
+
+
+def test_a_key_is_made_with_limits_and_rotated(run: Run, api: ScriptedApi) -> None:
+    api.answers["POST /v1/keys"] = (201, {"id": "key_1", "secret": "s3cret"})
+    api.answers["POST /v1/keys/key_1/rotate"] = (200, {"id": "key_1", "secret": "n3w"})
+    options = ("--expires-in-days", "2", "--requests-per-minute", "60", "--tokens-per-day", "1000")
+    assert run("keys", "create", "ci", "--scope", "agent", *options).exit_code == 0
+    result = run("keys", "rotate", "key_1", "--overlap-hours", "0.5")
+    assert result.stdout == "n3w\n"
+    assert [call[3] for call in api.calls] == [
+        {"name": "ci", "scopes": ["agent"], "expires_in_s": 172_800, "requests_per_minute": 60, "tokens_per_day": 1000},
+        {"overlap_s": 1800},
+    ]
