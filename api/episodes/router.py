@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
 from api.auth import AgentCaller
-from api.bodies import MAX_VERSION, Cursor, PageSize, RowId
+from api.bodies import MAX_VERSION, Cursor, EpisodeName, PageSize
 from api.episodes import service
 from api.episodes.schemas import EpisodeCreate, EpisodeCreated, EpisodeDetail, EpisodeList, EpisodeOut, GroupOut
 from api.episodes.service import Include
@@ -76,7 +76,7 @@ async def list_episodes(
 async def get_episode(
     runtime: RuntimeDep,
     caller: AgentCaller,
-    episode_id: RowId,
+    episode_id: EpisodeName,
     include: Annotated[list[Include], Query(max_length=8, description="Repeat for several")] = [],  # noqa: B006
 ) -> EpisodeDetail:
     """One episode; `include=spans` reads it whole, token for token."""
@@ -84,6 +84,6 @@ async def get_episode(
 
 
 @router.delete("/{episode_id}", status_code=204)
-async def erase_episode(runtime: RuntimeDep, caller: AgentCaller, episode_id: RowId) -> None:
+async def erase_episode(runtime: RuntimeDep, caller: AgentCaller, episode_id: EpisodeName) -> None:
     """Erase what was said and done in an episode."""
     await service.erase(runtime, caller, episode_id)

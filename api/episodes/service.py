@@ -10,6 +10,7 @@ from typing import Literal
 import orjson
 
 from api.auth import Caller
+from api.clients.names import named_episode
 from api.envs.service import environment
 from api.episodes.schemas import (
     MAX_METADATA_BYTES,
@@ -183,12 +184,13 @@ async def get(runtime: Runtime, caller: Caller, episode_id: str, include: Collec
     """The whole episode as far as asked for. ``spans`` brings turns, token data and feedback."""
 
     def collect(tx: Transaction) -> EpisodeDetail:
-        record = tx.episodes.get(caller.tenant_id, episode_id)
+        target, _ = named_episode(tx, caller.tenant_id, episode_id)
+        record = tx.episodes.get(caller.tenant_id, target)
         turns = feedback = None
         if "turns" in include or "spans" in include:
-            turns = [TurnOut.of(turn, with_spans="spans" in include) for turn in tx.episodes.turns(episode_id)]
+            turns = [TurnOut.of(turn, with_spans="spans" in include) for turn in tx.episodes.turns(target)]
         if "feedback" in include or "spans" in include:
-            feedback = [FeedbackOut.of(f) for f in tx.feedback.of_episode(caller.tenant_id, episode_id)]
+            feedback = [FeedbackOut.of(f) for f in tx.feedback.of_episode(caller.tenant_id, target)]
         files = dict(record.artifact.files) if "files" in include and record.artifact else None
         return EpisodeDetail.of(record, turns=turns, feedback=feedback, files=files)
 
@@ -221,4 +223,11 @@ async def list_episodes(
 
 async def erase(runtime: Runtime, caller: Caller, episode_id: str) -> None:
     """The contents are gone. That it was trained on, and in which step, stays known."""
-    await runtime.write(lambda tx: tx.episodes.erase(caller.tenant_id, episode_id))
+
+    def work(tx: Transaction) -> None:
+        of_client = tx.clients.find(
+            caller.tenant_id, episode_id
+        )  # not by a completion's id: that is one answer of many
+        tx.episodes.erase(caller.tenant_id, episode_id if of_client is None else of_client.id)
+
+    await runtime.write(work)

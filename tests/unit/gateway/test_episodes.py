@@ -67,6 +67,18 @@ async def test_a_name_of_the_clients_own_joins_too_and_is_its_tenants(desk: Clie
     assert desk.record("task 7").num_turns == 2
 
 
+async def test_an_episode_is_read_and_erased_by_the_clients_name_for_it(desk: ClientDesk) -> None:
+    desk.say("a")
+    answer = await desk.answer([USER], "task 7")
+    read = (await desk.http.get("/v1/episodes/task 7", params={"include": "spans"})).json()
+    assert (read["id"], read["env"]) == (answer["receipt"]["episode_id"], "client")
+    assert read["turns"][0]["spans"][-1]["kind"] == "action"
+    assert (await desk.http.delete("/v1/episodes/task 7", headers=desk.world.headers("other"))).status_code == 404
+    assert (await desk.http.delete(f"/v1/episodes/{answer['id']}")).status_code == 404
+    assert (await desk.http.delete("/v1/episodes/task 7")).status_code == 204
+    assert (await desk.http.get(f"/v1/receipts/{answer['id']}")).status_code == 404
+
+
 @pytest.mark.parametrize("header", ["X-Episode-Id", "X-Parent-Episode-Id"])
 async def test_an_id_of_ours_that_is_unknown_or_anothers_is_404(desk: ClientDesk, header: str) -> None:
     desk.say("a")
