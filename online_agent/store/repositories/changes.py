@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import bindparam, func, insert, literal_column, select, update
 
 from online_agent.errors import BadInput, Conflict, NotFound
-from online_agent.store.models import EnvChange, Episode
+from online_agent.store.models import EnvChange, Episode, table_of
 from online_agent.store.records import ChangeNew, ChangeRecord
 from online_agent.store.repositories.base import Repository, check_name, new_id
 from online_agent.types import ChangeState, Visibility
+
+# The agent loop asks for these with every turn and every end: they are built once.
+_OF = table_of(EnvChange).c
+_OF_ENV = select(*_OF).where(_OF.env == bindparam("of_env"))
+_ACTIVE = _OF_ENV.where(_OF.state == literal_column(f"'{ChangeState.ACTIVE}'")).order_by(_OF.activated_at, _OF.id)
+_NOT_ENDED = (
+    _OF_ENV.where(_OF.state.in_([literal_column(f"'{state}'") for state in (ChangeState.PENDING, ChangeState.ACTIVE)]))
+    .order_by(_OF.id)
+    .with_for_update()
+)
 
 
 class ChangeRepository(Repository):
@@ -57,14 +67,8 @@ class ChangeRepository(Repository):
 
     def active(self, env: str, tenant_id: str | None = None) -> list[ChangeRecord]:
         """The changes in force, in the order they came into force. With ``tenant_id``, only that tenant's."""
-        query = (
-            select(*EnvChange.__table__.columns)
-            .where(EnvChange.env == env, EnvChange.state == ChangeState.ACTIVE)
-            .order_by(EnvChange.activated_at, EnvChange.id)
-        )
-        if tenant_id is not None:
-            query = query.where(EnvChange.tenant_id == tenant_id)
-        return [_change(row) for row in self._db.execute(query)]
+        query = _ACTIVE if tenant_id is None else _ACTIVE.where(_OF.tenant_id == tenant_id)
+        return [_change(row) for row in self._db.execute(query, {"of_env": env})]
 
     def revert(self, tenant_id: str, change_id: str) -> ChangeRecord:
         """The change is ended. Raises NotFound, or Conflict when it had ended before."""
@@ -79,14 +83,7 @@ class ChangeRepository(Repository):
 
         ``finished_episodes`` is the total of ``env``; None counts it here.
         """
-        states = (ChangeState.PENDING, ChangeState.ACTIVE)
-        query = (
-            select(*EnvChange.__table__.columns)
-            .where(EnvChange.env == env, EnvChange.state.in_(states))
-            .order_by(EnvChange.id)
-            .with_for_update()
-        )
-        rows = self._db.execute(query).all()
+        rows = self._db.execute(_NOT_ENDED, {"of_env": env}).all()
         if not rows:
             return []
         count = self.finished_episodes(env) if finished_episodes is None else finished_episodes
