@@ -46,6 +46,20 @@ def references(json: JsonFile = None) -> None:
     _show(measure(progress=lambda line: typer.echo(line, err=True)), json)
 
 
+@app.command()
+def ingest(
+    json: JsonFile = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Of 8 turns with 2,000 tokens each, a run.")] = 300,
+    runs: Annotated[int, typer.Option(min=1)] = 3,
+    postgres: Annotated[str | None, typer.Option(help="URL of a server; without it one is started.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="On the disk to measure.")] = None,
+) -> None:
+    """Durable episodes per second on SQLite and PostgreSQL, bytes per token, and what a kill -9 loses."""
+    from benchmarks.ingest import measure
+
+    _show(measure(episodes, runs, postgres, directory, progress=lambda line: typer.echo(line, err=True)), json)
+
+
 def _show(report: Report, json: Path | None) -> None:
     for name, value in (report.figures | report.ratios).items():
         typer.echo(f"{name:32} {value:.6g}")
