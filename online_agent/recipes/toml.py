@@ -22,14 +22,18 @@ def as_toml(recipe: Recipe) -> str:
 
 
 def composition(recipe: Recipe) -> dict[str, str]:
-    """The kind of each part, for a table of recipes; K is the number of critic updates."""
+    """The kind of each part, for a table of recipes; K is the number of critic updates.
+
+    What tells recipes of the same kinds apart stands with the part: a critic whose attention trains, routing replay.
+    """
     critic = recipe.critic
+    is_unfrozen = critic is not None and not critic.is_attention_frozen
     return {
         "name": recipe.name,
-        "advantage": recipe.advantage.kind,
+        "advantage": recipe.advantage.kind + ", unfrozen" * is_unfrozen,
         "K": "-" if critic is None else str(critic.updates),
         "reference": recipe.reference.kind,
-        "trust region": recipe.trust_region.kind,
+        "trust region": recipe.trust_region.kind + ", replayed" * recipe.replays_routing,
         "aggregation": recipe.aggregation,
     }
 

@@ -26,6 +26,11 @@ def test_every_recipe_is_listed_with_its_parts(run):
     assert all(name in run("recipes").output for name in ("sao-ewma", "skip observation"))
 
 
+def test_no_two_recipes_look_alike(run):
+    rows = [tuple(row.values())[1:] for row in json.loads(run("recipes", "--json").output)]
+    assert [row for row in rows if rows.count(row) > 1] == []
+
+
 def test_an_own_recipe_is_listed_too_and_an_unknown_one_is_told(run, tmp_path, monkeypatch):
     path = tmp_path / "own.toml"
     path.write_text('[recipes.mine]\nbase = "grpo"\n')
