@@ -132,3 +132,26 @@ def test_a_step_is_published_as_a_checkpoint_names_it_and_is_restored_bit_for_bi
     for one in (trainer, again):
         assert one.step(group(experts=(0, 2)), version=1, is_warmup=False).skip_reason is None
     assert not changed(trainer.actor.parameters(), again.actor.parameters())
+
+
+@pytest.mark.parametrize("recipe", [R3, find_recipe("sao")], ids=["replayed", "chosen by routers"])
+def test_packed_rows_of_a_mixture_train_as_padded_rows_do(moe_dir, recipe):
+    """Each token has experts of its own, so a row that took its neighbour's would show."""
+    rng = np.random.default_rng(0)
+    episodes = [
+        replace(e, routed_experts=rng.permuted(np.tile(np.arange(4, dtype=np.uint8), (*shape, 1)), axis=-1)[..., :2])
+        for e in group()
+        for shape in [(len(e.token_ids), NUM_LAYERS)]
+    ]
+    padded, packed = (
+        trainer_of(moe_dir, recipe, micro_batch_tokens=90, batching=each) for each in ("buckets", "packed")
+    )
+
+    expected, got = (t.step(episodes, version=0, is_warmup=False) for t in (padded, packed))
+
+    assert got.metrics["batch/non_pad_share"] == 1.0 > expected.metrics["batch/non_pad_share"]
+    for key in ("actor/loss", "actor/grad_norm"):
+        assert got.metrics[key] == pytest.approx(expected.metrics[key], rel=1e-5), key
+    moments, wanted = packed.actor.moments(), padded.actor.moments()
+    for name in [name for name in wanted if name.startswith("exp_avg.")]:
+        torch.testing.assert_close(moments[name], wanted[name], rtol=1e-3, atol=1e-6, msg=name)
