@@ -143,6 +143,7 @@ def test_loss_and_both_gradients_are_those_of_the_papers_written_out(make_traine
     assert len(trainer.actor.grads_of_outputs) >= 3, "micro-batches"
     np.testing.assert_allclose(torch.cat(trainer.actor.grads_of_outputs).numpy(), order, rtol=1e-6, atol=1e-12)
     assert 0 < (order == 0).sum() < len(order) or name == "vapo", "tokens with a gradient and tokens without one"
+    assert trainer.actor.gradients.keys() == expected.keys()
     largest = max(g.abs().max() for g in expected.values())
     for parameter, g in trainer.actor.gradients.items():
         torch.testing.assert_close(
