@@ -24,7 +24,7 @@ from benchmarks.learner_batch import ModelSize, num_real_tokens, recorded_episod
 from benchmarks.plain_torch import PlainTorch, Update
 from benchmarks.report import Report, describe_machine, interleaved_seconds, medians
 from online_agent.config.settings import LearnerSettings
-from online_agent.learner.report import StepReport
+from online_agent.learner.report import Metric, StepReport
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.recipes import find_recipe
 from online_agent.types import TrainingEpisode
@@ -88,12 +88,17 @@ def _measure_size(work_dir: Path, size: ModelSize | None, num_episodes: int, num
         **seconds,
         **{f"{name.removesuffix('_s')}_tokens_per_s": num_tokens / s for name, s in seconds.items()},
         **_batch_figures(episodes),
-        "non_pad_share": first.metrics["batch/non_pad_share"] or 0.0,
+        "non_pad_share": _number(first.metrics["batch/non_pad_share"]),
         "max_difference": gap,
     }
     ratios = {f"vs_{name.removesuffix('_s')}": s / seconds["learner_s"] for name, s in seconds.items()}
     del ratios["vs_learner"]
     return Report("learner", ratios, figures, runs, {})
+
+
+def _number(metric: Metric) -> float:
+    assert isinstance(metric, float), metric
+    return metric
 
 
 def check_agreement(
@@ -109,10 +114,10 @@ def check_agreement(
     metrics = report.metrics
     theirs = plain.update(episodes)
     mine = Update(
-        actor_loss=metrics["actor/loss"] or 0.0,
-        critic_loss=metrics["critic/loss"] or 0.0,
-        critic_loss_last=metrics["critic/loss_last"] or 0.0,
-        actor_grad_norm=metrics["actor/grad_norm"] or 0.0,
+        actor_loss=_number(metrics["actor/loss"]),
+        critic_loss=_number(metrics["critic/loss"]),
+        critic_loss_last=_number(metrics["critic/loss_last"]),
+        actor_grad_norm=_number(metrics["actor/grad_norm"]),
     )
     gaps = {name: abs(value - asdict(mine)[name]) / abs(value) for name, value in asdict(theirs).items()}
     if max(gaps.values()) > _AGREEMENT:

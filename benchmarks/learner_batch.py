@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ def write_model(directory: Path, size: ModelSize | None) -> Path:
     }
     (directory / "config.json").write_text(json.dumps(written))
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))  # type: ignore[no-untyped-call]
     model.save_pretrained(directory)
     return directory
 
@@ -82,7 +83,8 @@ def recorded_episodes(model_dir: Path, num: int, seed: int = 0) -> list[Training
 @torch.no_grad()
 def scored(model_dir: Path, episodes: Sequence[TrainingEpisode]) -> list[TrainingEpisode]:
     """The episodes with each action's log-prob under the model at ``model_dir``."""
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, local_files_only=True).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, local_files_only=True)
+    model.eval()
     done = []
     for episode in episodes:
         ids_T = torch.from_numpy(episode.token_ids.astype(np.int64))

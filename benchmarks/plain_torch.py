@@ -117,7 +117,7 @@ class PlainTorch:
     def _critic_backward(self, batch: PaddedBatch, values_BT: Tensor, targets_BT: Tensor, num_actions: float) -> float:
         squared_BT = (values_BT - targets_BT).square() * batch.is_action_BT[:, 1:]
         loss = squared_BT.sum() / num_actions
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
     def _critic_step(self) -> None:
@@ -133,7 +133,7 @@ class PlainTorch:
         ratio_N = (logp_N.detach() - batch.logp_mu_BT[:, 1:][is_action_BT]).exp()
         is_kept_N = (ratio_N > 1 - self.band.eps_low) & (ratio_N < 1 + self.band.eps_high)
         loss = -(ratio_N * is_kept_N * advantages_BT[is_action_BT] * logp_N).sum() / num_actions
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
 

@@ -129,7 +129,7 @@ def _value_model(model_dir: Path) -> Any:
     causal_lm = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, local_files_only=True)
     config = copy.deepcopy(causal_lm.config)
     config.num_labels = 1
-    model: Any = AutoModelForSequenceClassification.from_config(config)
+    model: Any = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
     model.model.load_state_dict(causal_lm.model.state_dict())
     nn.init.zeros_(model.score.weight)
     for name, parameter in model.model.named_parameters():
