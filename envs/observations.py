@@ -32,7 +32,3 @@ def no_file(path: str, paths: Iterable[str]) -> Observation:
 
 def no_file_message(path: str, paths: Iterable[str]) -> str:
     return f"no file {path}; files: {', '.join(sorted(paths))}"
-
-
-def text_not_found() -> Observation:
-    return error("text not found")

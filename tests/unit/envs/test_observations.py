@@ -14,7 +14,6 @@ def test_success_and_errors_read_as_agreed() -> None:
         observations.bad_arguments("submit", []),
         observations.bad_argument_type("path", "text"),
         observations.no_file("src/x.py", ["lib/x.py", "a.py"]),
-        observations.text_not_found(),
     ]
     assert [each.text for each in said] == [
         "error: unknown tool edit_file; tools: read_file, patch_file, run_tests, submit",
@@ -22,6 +21,5 @@ def test_success_and_errors_read_as_agreed() -> None:
         "error: submit needs no arguments",
         "error: path must be text",
         "error: no file src/x.py; files: a.py, lib/x.py",
-        "error: text not found",
     ]
     assert all(each.is_error and not each.is_final for each in said)
