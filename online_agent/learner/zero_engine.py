@@ -23,6 +23,7 @@ from online_agent.learner.branch_sums import sum_inside_modules_first
 from online_agent.learner.ranks import Ranks
 
 _NORM_EPSILON = 1e-6
+_MAX_BUCKET_ELEMENTS = 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ZeroEngine:
             model=network,
             model_parameters=trainable,
             optimizer=even_adamw(trainable, lr=lr, weight_decay=settings.weight_decay),
-            config=_config(settings),
+            config=_config(settings, num_trainable=sum(p.numel() for p in trainable)),
             dist_init_required=False,
         )
         self._allocate_moments()
@@ -216,10 +217,13 @@ class ZeroEngine:
                     raise ValueError(f"{key} has shape {tuple(tensors[key].shape)}, the network wants {shape}")
 
 
-def _config(settings: LearnerSettings) -> dict[str, Any]:
+def _config(settings: LearnerSettings, *, num_trainable: int) -> dict[str, Any]:
     zero: dict[str, Any] = {"stage": settings.zero_stage}
     if settings.zero_stage < 3:
         zero["compute_grad_norm"] = False
+    else:
+        # Allocated whole at the start: DeepSpeed's own default is 2 GB for a network of any size.
+        zero["reduce_bucket_size"] = min(num_trainable, _MAX_BUCKET_ELEMENTS)
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
