@@ -22,6 +22,7 @@ from api.dashboard.router import router as dashboard
 from api.envs.router import router as envs
 from api.episodes.router import router as episodes
 from api.events.router import router as events
+from api.feedback.quarantine import router as quarantine
 from api.feedback.router import router as feedback
 from api.health.router import router as health
 from api.keys.router import router as keys
@@ -33,6 +34,7 @@ from api.runtime import Runtime
 from api.shutdown import draining_on_sigterm
 from api.start import open_runtime
 from api.training.router import router as training
+from api.transfer.router import router as transfer
 from api.weights.router import router as weights
 from online_agent.config.environment import settings_of_environment
 from online_agent.config.settings import Settings
@@ -42,8 +44,10 @@ ROUTERS = (
     messages,
     responses,
     clients,
+    transfer,
     episodes,
     feedback,
+    quarantine,
     weights,
     training,
     envs,

@@ -81,7 +81,9 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         sweep = IdleSweep(db, settings.gateway, threads)
         sweep.start()
         stack.push_async_callback(sweep.close)
-        yield Runtime(settings, db, threads, weights, engine, environments, runner, jobs, gateway=gateway)
+        yield Runtime(
+            settings, db, threads, weights, engine, environments, runner, jobs, gateway=gateway, renderer=renderer
+        )
 
 
 def _model_dir(weights: WeightStore) -> Path:
