@@ -19,7 +19,8 @@ TurnName = Annotated[int, Field(ge=0, le=10_000)] | Annotated[str, Field(min_len
 class FeedbackCreate(Body):
     """What somebody thinks of an episode: a reward, a text, or both.
 
-    ``turns`` names the turns it is about, by number or by the id of the completion that a client got.
+    ``person`` is who of the source it comes from: caps are for each person. ``turns`` names the turns it is about, by
+    number or by the id of the completion that a client got.
     """
 
     model_config = ConfigDict(
@@ -29,6 +30,7 @@ class FeedbackCreate(Body):
     reward: Annotated[float, Field(ge=-1, le=1)] | None = None
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None = None
     source: Annotated[str, Field(min_length=1, max_length=100)]
+    person: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     turns: Annotated[list[TurnName], Field(max_length=MAX_TURNS)] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -44,6 +46,7 @@ class FeedbackOut(Answer):
     id: int
     episode_id: str
     source: str
+    person: str | None
     reward: float | None
     text: str | None
     turns: list[int]
@@ -58,6 +61,7 @@ class FeedbackOut(Answer):
             id=record.id,
             episode_id=record.episode_id,
             source=record.source,
+            person=record.person,
             reward=record.reward,
             text=record.text,
             turns=list(record.turns),
@@ -70,3 +74,7 @@ class FeedbackOut(Answer):
 
 class FeedbackList(Answer):
     data: list[FeedbackOut]
+
+
+class QuarantineList(FeedbackList):
+    next_cursor: str | None

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from api.auth import Caller
 from api.clients.names import named_episode, turn_numbers
-from api.feedback.schemas import FeedbackCreate, FeedbackList, FeedbackOut
+from api.feedback.schemas import FeedbackCreate, FeedbackList, FeedbackOut, QuarantineList
 from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
-from online_agent.store.records import FeedbackNew, FeedbackRecord
+from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord
 from online_agent.store.session import Transaction
 
 
@@ -19,11 +19,14 @@ async def add(runtime: Runtime, caller: Caller, episode_id: str, body: FeedbackC
     A client's episode that is over is graded with it: nothing else will be its verdict.
     """
 
+    limits = runtime.settings.feedback
+    caps = FeedbackCaps(limits.max_per_minute, limits.max_per_day)
+
     def work(tx: Transaction) -> FeedbackRecord:
         target, of_completion = named_episode(tx, caller.tenant_id, episode_id)
         turns = turn_numbers(tx, caller.tenant_id, target, body.turns) or of_completion
-        new = FeedbackNew(source=body.source, reward=body.reward, text=body.text, turns=turns)
-        record = tx.feedback.add(caller.tenant_id, target, new)
+        new = FeedbackNew(source=body.source, reward=body.reward, text=body.text, turns=turns, person=body.person)
+        record = tx.feedback.add(caller.tenant_id, target, new, caps)
         tx.clients.settle(target)
         return record
 
@@ -42,3 +45,25 @@ async def of_episode(runtime: Runtime, caller: Caller, episode_id: str) -> Feedb
 
     records = await runtime.read(collect)
     return FeedbackList(data=[FeedbackOut.of(record) for record in records])
+
+
+async def quarantined(runtime: Runtime, caller: Caller, cursor: int | None, limit: int) -> QuarantineList:
+    records = await runtime.read(lambda tx: tx.feedback.quarantined(caller.tenant_id, limit, after_id=cursor or 0))
+    return QuarantineList(
+        data=[FeedbackOut.of(record) for record in records],
+        next_cursor=str(records[-1].id) if len(records) == limit else None,
+    )
+
+
+async def decide(runtime: Runtime, caller: Caller, feedback_id: int, *, counts: bool) -> FeedbackOut:
+    """The feedback with its new fate. Raises NotFound for another tenant's, Conflict where nothing is to be decided."""
+
+    def work(tx: Transaction) -> FeedbackRecord:
+        move = tx.feedback.release if counts else tx.feedback.discard
+        record = move(caller.tenant_id, feedback_id)
+        tx.clients.settle(record.episode_id)
+        facts = {"tenant_id": caller.tenant_id, "feedback_id": feedback_id, "key_id": caller.key_id}
+        tx.events.add("feedback_released" if counts else "feedback_discarded", facts)
+        return record
+
+    return FeedbackOut.of(await runtime.write(work))

@@ -232,6 +232,13 @@ class GatewaySettings(Section):
     sweep_s: PositiveFloat = 15.0
 
 
+class FeedbackSettings(Section):
+    """What one person of one source may give before the rest waits for an operator."""
+
+    max_per_minute: PositiveInt = 600
+    max_per_day: PositiveInt = 10_000
+
+
 class Settings(BaseSettings):
     """The whole configuration. ``data_dir`` holds the database, weights, logs and keys."""
 
@@ -254,6 +261,7 @@ class Settings(BaseSettings):
     drift: DriftSettings = DriftSettings()
     api: ApiSettings = ApiSettings()
     gateway: GatewaySettings = GatewaySettings()
+    feedback: FeedbackSettings = FeedbackSettings()
 
     @model_validator(mode="after")
     def _recipes_fit(self) -> Self:

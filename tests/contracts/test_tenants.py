@@ -16,13 +16,20 @@ from typing import Any
 import httpx
 import pytest
 
+from online_agent.config.settings import FeedbackSettings
 from online_agent.store.session import Transaction
 from tests.contracts.test_http_contract import operations
 from tests.fakes.episodes import commit_step, reserve_step
 from tests.fakes.gateway import MODEL, ClientDesk, open_desk
 
 SECRET_WORD = "zanzibar"
-UNKNOWN = {"episode_id": "ep_" + "0" * 34, "completion_id": "chatcmpl-none", "change_id": "chg_none", "key_id": "key_x"}
+UNKNOWN = {
+    "episode_id": "ep_" + "0" * 34,
+    "completion_id": "chatcmpl-none",
+    "change_id": "chg_none",
+    "key_id": "key_x",
+    "feedback_id": "987654",
+}
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 CALL = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
 
@@ -35,6 +42,8 @@ BY_ID: dict[str, dict[str, Any] | None] = {
     "DELETE /v1/episodes/{episode_id}": None,
     "POST /v1/episodes/{episode_id}/feedback": {"reward": -1.0, "source": "stranger"},
     "GET /v1/episodes/{episode_id}/feedback": None,
+    "POST /v1/feedback/{feedback_id}/release": None,
+    "POST /v1/feedback/{feedback_id}/discard": None,
     "DELETE /v1/changes/{change_id}": None,
     "POST /v1/keys/{key_id}/rotate": {},
     "DELETE /v1/keys/{key_id}": None,
@@ -49,6 +58,7 @@ BY_HEADER: dict[str, dict[str, Any]] = {
 # What is listed or read shows nothing of another tenant; the queries name what is its own.
 READS: dict[str, str] = {
     "GET /v1/episodes": "?limit=100",
+    "GET /v1/feedback": "?limit=100",
     "GET /v1/changes": "",
     "GET /v1/events": "?limit=100",
     "GET /v1/keys": "",
@@ -112,7 +122,7 @@ class Border:
 
 @pytest.fixture
 async def border(tmp_path: Path, model_dirs: dict[int, Path]) -> AsyncIterator[Border]:
-    async with open_desk(tmp_path, model_dirs[1]) as desk:
+    async with open_desk(tmp_path, model_dirs[1], feedback=FeedbackSettings(max_per_minute=1)) as desk:
         world = desk.world
         trained = await world.episode(metadata={"note": SECRET_WORD})
         step = reserve_step(world.db, 1, current_version=1)
@@ -122,13 +132,18 @@ async def border(tmp_path: Path, model_dirs: dict[int, Path]) -> AsyncIterator[B
         answer = await desk.answer([{"role": "user", "content": SECRET_WORD}], f"{SECRET_WORD}-task")
         episode_id = answer["receipt"]["episode_id"]
         feedback = {"reward": 0.5, "text": SECRET_WORD, "source": SECRET_WORD}
-        assert (await desk.post(f"/v1/episodes/{episode_id}/feedback", feedback)).status_code == 201
+        given = [
+            (await desk.post(f"/v1/episodes/{episode_id}/feedback", feedback | {"reward": reward})).json()
+            for reward in (0.5, 0.25)
+        ]
+        assert [row["fate"] for row in given] == ["accepted", "quarantined"]
         change = {"env": "add_one", "kind": "rename_tool", "params": {"tool": "edit_file", "to": "patch_file"}}
         change_id = (await desk.post("/v1/changes", change)).json()["id"]
         key_id = (await desk.post("/v1/keys", {"name": SECRET_WORD, "scopes": ["agent"]})).json()["id"]
         ids = {"episode_id": episode_id, "completion_id": answer["id"], "change_id": change_id, "key_id": key_id}
-        yield Border(desk, ids | {"version": str(version), "env": "add_one", "model": MODEL},
-                     {*ids.values(), trained["id"], SECRET_WORD, "acme"})  # fmt: skip
+        marks = {*ids.values(), trained["id"], SECRET_WORD, "acme"}
+        ids |= {"feedback_id": str(given[1]["id"]), "version": str(version), "env": "add_one", "model": MODEL}
+        yield Border(desk, ids, marks)
 
 
 def test_every_operation_of_the_document_has_a_case(tmp_path: Path) -> None:

@@ -15,12 +15,15 @@ class Feedback(Base):
     __table_args__ = (
         CheckConstraint("reward IS NULL OR (reward >= -1 AND reward <= 1)", name="reward_range"),
         Index("ix_feedback_episode_id", "episode_id"),
+        Index("ix_feedback_tenant_id_source_created_at", "tenant_id", "source", "created_at"),
+        Index("ix_feedback_tenant_id_fate_id", "tenant_id", "fate", "id"),
     )
 
     id: Mapped[RowId]
     tenant_id: Mapped[Name]
     episode_id: Mapped[Name] = mapped_column(ForeignKey("episodes.id", ondelete="CASCADE"))
     source: Mapped[Name]
+    person: Mapped[Name | None]
     reward: Mapped[Seconds | None]
     text: Mapped[str | None] = mapped_column(JSON(none_as_null=True))
     turns: Mapped[list[int]] = mapped_column(JSON)

@@ -27,7 +27,7 @@ from online_agent.store.records.episodes import (
     TurnNew,
     TurnRecord,
 )
-from online_agent.store.records.feedback import FeedbackNew, FeedbackRecord, FeedbackRule
+from online_agent.store.records.feedback import FeedbackCaps, FeedbackNew, FeedbackRecord, FeedbackRule
 from online_agent.store.records.imports import MAX_IMPORT_EPISODES, ImportNew, ImportOutcome
 from online_agent.store.records.interruptions import InterruptionRecord, InterruptionState, PartialGenerationNew
 from online_agent.store.records.json import Json
@@ -58,6 +58,7 @@ __all__ = [
     "EpisodeNew",
     "EpisodeRecord",
     "EventRecord",
+    "FeedbackCaps",
     "FeedbackNew",
     "FeedbackRecord",
     "FeedbackRule",

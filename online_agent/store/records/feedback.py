@@ -24,12 +24,24 @@ class FeedbackRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeedbackNew:
-    """``reward`` finite in [-1, 1], or ``text``, or both. ``turns`` names the turns it speaks of (empty: the whole)."""
+    """``reward`` finite in [-1, 1], or ``text``, or both. ``turns`` names the turns it speaks of (empty: the whole).
+
+    ``person``: who of the source it comes from, where the source has several.
+    """
 
     source: str
     reward: float | None = None
     text: str | None = None
     turns: Sequence[int] = ()
+    person: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackCaps:
+    """How many pieces of feedback one person of one source may have counted; what is above waits for an operator."""
+
+    per_minute: int
+    per_day: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +56,4 @@ class FeedbackRecord:
     fate_reason: str | None
     step: int | None
     created_at: float
+    person: str | None = None

@@ -5,29 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select, update
 
-from online_agent.errors import BadInput, NotFound
+from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.models import Episode, Feedback
-from online_agent.store.records import FeedbackNew, FeedbackRecord
-from online_agent.store.repositories.base import Repository, check_name
+from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord
+from online_agent.store.repositories.base import Repository, check_limit, check_name
 from online_agent.store.rewards import check_reward
 from online_agent.types import EpisodeStatus, FeedbackFate
 
+HELD_OUT = "held-out task"
+DISCARDED = "discarded by an operator"
 _STILL_COUNTS = (EpisodeStatus.OPEN, EpisodeStatus.FINISHED, EpisodeStatus.GRADED)
 
 
 class FeedbackRepository(Repository):
-    def add(self, tenant_id: str, episode_id: str, new: FeedbackNew) -> FeedbackRecord:
+    def add(
+        self, tenant_id: str, episode_id: str, new: FeedbackNew, caps: FeedbackCaps | None = None
+    ) -> FeedbackRecord:
         """The feedback is stored with its fate. Raises NotFound, or BadInput naming the bad value.
 
         ACCEPTED     may still enter a training reward
         DUPLICATE    equals the last one of the same source
         LATE         the episode is reserved, trained, dropped or failed; the step is not changed. Where a reserved
                      episode returns to the queue, its late feedback is accepted again
-        QUARANTINED  the task is held out: live feedback never touches it
+        QUARANTINED  the task is held out: live feedback never touches it; or the person is over ``caps``, and an
+                     operator decides
         """
         check_name(new.source, "source")
+        if new.person is not None:
+            check_name(new.person, "person")
         if new.reward is None and not new.text:
             raise BadInput("feedback needs a reward or a text", param="reward")
         reward = None if new.reward is None else check_reward(new.reward)
@@ -39,8 +46,11 @@ class FeedbackRepository(Repository):
             raise NotFound(f"no episode {episode_id!r}")
         turns = _check_turns(new.turns, None if episode.status == EpisodeStatus.OPEN else episode.num_turns)
         fate, reason = self._fate(episode_id, episode.status, episode.split, new, reward, turns)
+        if caps is not None and fate is FeedbackFate.ACCEPTED:
+            fate, reason = self._within(caps, tenant_id, new)
         values: dict[str, Any] = {
             "source": new.source,
+            "person": new.person,
             "reward": reward,
             "text": new.text,
             "fate": fate,
@@ -63,6 +73,66 @@ class FeedbackRepository(Repository):
         query = select(*Feedback.__table__.columns).where(Feedback.episode_id == episode_id).order_by(Feedback.id)
         return [_feedback(row) for row in self._db.execute(query)]
 
+    def quarantined(self, tenant_id: str, limit: int, after_id: int = 0) -> list[FeedbackRecord]:
+        """What waits for an operator, oldest first: not what is about a held-out task, nor what was discarded."""
+        query = (
+            select(*Feedback.__table__.columns)
+            .where(
+                Feedback.tenant_id == tenant_id,
+                Feedback.fate == FeedbackFate.QUARANTINED,
+                Feedback.fate_reason.not_in((HELD_OUT, DISCARDED)),
+                Feedback.id > after_id,
+            )
+            .order_by(Feedback.id)
+            .limit(check_limit(limit))
+        )
+        return [_feedback(row) for row in self._db.execute(query)]
+
+    def release(self, tenant_id: str, feedback_id: int) -> FeedbackRecord:
+        """The quarantined feedback counts, unless it is too late by now. Raises NotFound, Conflict."""
+        row = self._waiting(tenant_id, feedback_id)
+        status = self._db.execute(
+            select(Episode.status).where(Episode.id == row.episode_id).with_for_update()
+        ).scalar_one()
+        if status in _STILL_COUNTS:
+            return self._settled(feedback_id, FeedbackFate.ACCEPTED, None)
+        return self._settled(feedback_id, FeedbackFate.LATE, f"episode is {status}")
+
+    def discard(self, tenant_id: str, feedback_id: int) -> FeedbackRecord:
+        """The quarantined feedback is kept and never counts. Raises NotFound, Conflict."""
+        self._waiting(tenant_id, feedback_id)
+        return self._settled(feedback_id, FeedbackFate.QUARANTINED, DISCARDED)
+
+    def _waiting(self, tenant_id: str, feedback_id: int) -> Any:
+        mine = (Feedback.tenant_id == tenant_id, Feedback.id == feedback_id)
+        query = select(*Feedback.__table__.columns).where(*mine).with_for_update()
+        row = self._db.execute(query).one_or_none()
+        if row is None:
+            raise NotFound(f"no feedback {feedback_id}")
+        if row.fate != FeedbackFate.QUARANTINED or row.fate_reason in (HELD_OUT, DISCARDED):
+            why = f" ({row.fate_reason})" if row.fate_reason else ""
+            raise Conflict(f"feedback {feedback_id} is {row.fate}{why}: there is nothing to decide")
+        return row
+
+    def _settled(self, feedback_id: int, fate: FeedbackFate, reason: str | None) -> FeedbackRecord:
+        mine = Feedback.id == feedback_id
+        self._db.execute(update(Feedback).where(mine).values(fate=fate, fate_reason=reason))
+        return _feedback(self._db.execute(select(*Feedback.__table__.columns).where(mine)).one())
+
+    def _within(self, caps: FeedbackCaps, tenant_id: str, new: FeedbackNew) -> tuple[FeedbackFate, str | None]:
+        """ACCEPTED, or QUARANTINED with the cap that the person is over. What is quarantined uses up no cap."""
+        for name, cap, seconds in (("minute", caps.per_minute, 60.0), ("day", caps.per_day, 86_400.0)):
+            given = select(func.count()).where(
+                Feedback.tenant_id == tenant_id,
+                Feedback.source == new.source,
+                Feedback.person.is_not_distinct_from(new.person),
+                Feedback.created_at > self._now() - seconds,
+                Feedback.fate != FeedbackFate.QUARANTINED,
+            )
+            if self._db.execute(given).scalar_one() >= cap:
+                return FeedbackFate.QUARANTINED, f"more than {cap} in a {name}"
+        return FeedbackFate.ACCEPTED, None
+
     def _fate(
         self,
         episode_id: str,
@@ -73,7 +143,7 @@ class FeedbackRepository(Repository):
         turns: tuple[int, ...],
     ) -> tuple[FeedbackFate, str | None]:
         if split != "train":
-            return FeedbackFate.QUARANTINED, "held-out task"
+            return FeedbackFate.QUARANTINED, HELD_OUT
         query = (
             select(Feedback.reward, Feedback.text, Feedback.turns)
             .where(Feedback.episode_id == episode_id, Feedback.source == new.source)
@@ -109,4 +179,5 @@ def _feedback(row: Any) -> FeedbackRecord:
         fate_reason=row.fate_reason,
         step=row.step,
         created_at=row.created_at,
+        person=row.person,
     )

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from envs.types import Verdict
-from online_agent.errors import BadInput, NotFound
-from online_agent.store.records import FeedbackNew, FeedbackRule
+from online_agent.errors import BadInput, Conflict, NotFound
+from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord, FeedbackRule
 from online_agent.store.session import Database
 from online_agent.types import FeedbackFate
 from tests.database_fixtures import ManualClock
@@ -146,3 +146,83 @@ def test_another_tenants_episode_takes_no_feedback(db: Database) -> None:
     episode_id = graded_episode(db)
     with pytest.raises(NotFound), db.transaction() as tx:
         tx.feedback.add("rival", episode_id, FeedbackNew("mallory", 1.0))
+
+
+# --- caps, and what an operator decides -----------------------------------------------------------------------------
+
+CAPS = FeedbackCaps(per_minute=2, per_day=3)
+
+
+def _give(db: Database, reward: float, source: str = "app", person: str | None = None) -> FeedbackRecord:
+    """On an episode of its own, so that nothing is a duplicate."""
+    episode_id = graded_episode(db)
+    with db.transaction() as tx:
+        return tx.feedback.add(TENANT, episode_id, FeedbackNew(source, reward, person=person), CAPS)
+
+
+def test_what_is_over_a_cap_of_the_minute_or_of_the_day_is_quarantined(db: Database, clock: ManualClock) -> None:
+    assert [_give(db, 1.0).fate for _ in range(3)] == ["accepted", "accepted", "quarantined"]
+    clock.advance(60)
+    assert [_give(db, 1.0).fate_reason for _ in range(2)] == [None, "more than 3 in a day"]
+    clock.advance(86_400)
+    assert _give(db, 1.0).fate is FeedbackFate.ACCEPTED
+
+
+def test_a_cap_is_for_one_person_of_one_source(db: Database) -> None:
+    givers = [("app", "ann"), ("app", "bob"), ("ci", "ann"), ("app", None)]
+    assert [_give(db, 1.0, *giver).fate for giver in givers * 2] == ["accepted"] * 8
+    assert [_give(db, 1.0, *giver).fate for giver in givers] == ["quarantined"] * 4
+
+
+def _quarantined(db: Database, reward: float = -1.0) -> FeedbackRecord:
+    while (given := _give(db, reward)).fate is not FeedbackFate.QUARANTINED:
+        pass
+    return given
+
+
+def test_what_is_quarantined_does_not_count_until_it_is_released(db: Database) -> None:
+    seed_version(db)
+    given = _quarantined(db)
+    with db.transaction() as tx:
+        assert [row.id for row in tx.feedback.quarantined(TENANT, limit=10)] == [given.id]
+        assert tx.feedback.quarantined(TENANT, limit=10, after_id=given.id) == []
+        assert tx.clients.reward_of(given.episode_id) is None
+        assert tx.feedback.release(TENANT, given.id).fate is FeedbackFate.ACCEPTED
+        assert tx.clients.reward_of(given.episode_id) == -1.0
+        assert tx.feedback.quarantined(TENANT, limit=10) == []
+        with pytest.raises(Conflict, match="accepted"):
+            tx.feedback.release(TENANT, given.id)
+
+
+def test_what_is_released_after_the_reservation_is_late(db: Database) -> None:
+    seed_version(db)
+    given = _quarantined(db)
+    reserve_step(db, 3)
+    with db.transaction() as tx:
+        released = tx.feedback.release(TENANT, given.id)
+    assert (released.fate, released.fate_reason) == (FeedbackFate.LATE, "episode is reserved")
+
+
+def test_what_is_discarded_is_kept_and_stays_out(db: Database) -> None:
+    given = _quarantined(db)
+    with db.transaction() as tx:
+        discarded = tx.feedback.discard(TENANT, given.id)
+        assert (discarded.fate, discarded.fate_reason) == (FeedbackFate.QUARANTINED, "discarded by an operator")
+        assert tx.feedback.quarantined(TENANT, limit=10) == []
+        assert tx.feedback.of_episode(TENANT, given.episode_id) == [discarded]
+        with pytest.raises(Conflict, match="discarded"):
+            tx.feedback.release(TENANT, given.id)
+
+
+def test_nobody_can_release_feedback_on_a_held_out_task_or_of_another_tenant(db: Database) -> None:
+    held_out = graded_episode(db, split="heldout")
+    with db.transaction() as tx:
+        on_held_out = tx.feedback.add(TENANT, held_out, FeedbackNew("app", 1.0), CAPS)
+        assert tx.feedback.quarantined(TENANT, limit=10) == []
+        with pytest.raises(Conflict, match="held-out"):
+            tx.feedback.release(TENANT, on_held_out.id)
+    given = _quarantined(db)
+    with db.transaction() as tx:
+        for decide in (tx.feedback.release, tx.feedback.discard):
+            with pytest.raises(NotFound):
+                decide("rival", given.id)

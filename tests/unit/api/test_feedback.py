@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.api import World
+from online_agent.config.settings import FeedbackSettings
+from tests.fakes.api import World, open_world
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,25 @@ async def test_feedback_may_come_before_the_end(world: World) -> None:
 async def test_feedback_on_nothing_is_404(world: World) -> None:
     answer = await world.client.post("/v1/episodes/ep_none/feedback", json={"reward": 1, "source": "a"})
     assert answer.status_code == 404
+
+
+async def test_an_operator_releases_or_discards_what_came_too_fast(tmp_path: Path) -> None:
+    async with open_world(tmp_path, feedback=FeedbackSettings(max_per_minute=1)) as world:
+        path = f"/v1/episodes/{(await world.episode())['id']}/feedback"
+        bodies = [{"reward": reward, "source": "app", "person": "ann"} for reward in (1.0, 0.5, 0.25)]
+        first, second, third = [(await world.client.post(path, json=body)).json() for body in bodies]
+        assert [row["fate"] for row in (first, second, third)] == ["accepted", "quarantined", "quarantined"]
+        assert second["reason"] == "more than 1 in a minute"
+        waiting = (await world.client.get("/v1/feedback?limit=1")).json()
+        assert [row["id"] for row in waiting["data"]] == [second["id"]]
+        rest = (await world.client.get(f"/v1/feedback?cursor={waiting['next_cursor']}")).json()
+        assert [(row["id"], row["person"]) for row in rest["data"]] == [(third["id"], "ann")]
+        released = await world.client.post(f"/v1/feedback/{second['id']}/release")
+        discarded = await world.client.post(f"/v1/feedback/{third['id']}/discard")
+        assert (released.json()["fate"], discarded.json()["reason"]) == ("accepted", "discarded by an operator")
+        again = await world.client.post(f"/v1/feedback/{third['id']}/release")
+        assert again.status_code == 409
+        events = (await world.client.get("/v1/events?kind=feedback_released&kind=feedback_discarded")).json()["data"]
+        assert [event["data"]["feedback_id"] for event in events] == [second["id"], third["id"]]
+        denied = await world.client.get("/v1/feedback", headers=world.headers("agent"))
+        assert denied.status_code == 403
