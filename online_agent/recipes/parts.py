@@ -207,7 +207,7 @@ class Gspo:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class DppoTv:
-    """Keep a token that moves back, or whose probability moved by at most ``delta``."""
+    """Keep a token that moves back, or whose probability moved by at most ``delta`` (arXiv 2602.04879)."""
 
     kind: Literal["dppo_tv"] = "dppo_tv"
     delta: Share = 1e-3
@@ -235,7 +235,7 @@ class MaskAndClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Tis:
-    """min(prox/mu, cap) weighs the clipped term."""
+    """min(prox/mu, cap) weighs the clipped term (Yao et al. 2025)."""
 
     kind: Literal["tis"] = "tis"
     eps_low: Share = 0.2
@@ -245,7 +245,7 @@ class Tis:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class IcePop:
-    """prox/mu weighs the clipped term inside [low, high], 0 outside."""
+    """prox/mu weighs the clipped term inside [low, high], 0 outside (arXiv 2510.18855)."""
 
     kind: Literal["icepop"] = "icepop"
     eps_low: Share = 0.2
@@ -256,7 +256,7 @@ class IcePop:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class MaskedIs:
-    """prox/mu weighs the clipped term up to ``cap``, 0 above."""
+    """prox/mu weighs the clipped term up to ``cap``, 0 above (Liu et al. 2025)."""
 
     kind: Literal["masked_is"] = "masked_is"
     eps_low: Share = 0.2

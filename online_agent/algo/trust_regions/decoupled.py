@@ -1,7 +1,8 @@
 """Ratios split at a proximal policy: pi/mu = (prox/mu) * (pi/prox), corrected and clipped apart.
 
 r_d = prox/mu is the discrepancy (engine against trainer, or age); r_s = pi/prox is what this update moved.
-Missing Old Logits eq. 2.1 (arXiv 2605.12070), and its neighbours that treat r_d otherwise: TIS, masked IS, IcePop.
+Missing Old Logits eq. 2.1 (arXiv 2605.12070), and its neighbours that treat r_d otherwise:
+TIS (Yao et al. 2025), masked IS (Liu et al. 2025) and IcePop (arXiv 2510.18855).
 ``logp_prox`` and ``logp_mu`` carry no gradient. All elementwise over any shape; differentiable in ``logp``.
 """
 

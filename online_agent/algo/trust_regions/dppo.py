@@ -1,4 +1,4 @@
-"""Masking by total variation instead of ratio (DPPO-TV)."""
+"""Masking by total variation instead of ratio (DPPO-TV, arXiv 2602.04879)."""
 
 from __future__ import annotations
 
