@@ -1,4 +1,8 @@
-"""From per-token losses to one number. The denominator covers the whole optimiser step and is passed in."""
+"""From per-token losses, (B, T) or laid end to end, to one number (0-d), differentiable in them.
+
+The denominator covers the whole optimiser step and is passed in. Token mean as in DAPO (arXiv 2503.14476), mean over
+episodes as in GRPO (arXiv 2402.03300).
+"""
 
 from __future__ import annotations
 

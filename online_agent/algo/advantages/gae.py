@@ -67,6 +67,8 @@ def plain_gae(
 ) -> Tensor:
     """(B, T) advantages of token GAE that walks through observations too; 0 where ``action_mask_BT`` is 0.
 
+        A_t = delta_t + gamma lambda A_{t+1};  delta_t = rew_t + gamma V_{t+1} - V_t    (arXiv 1506.02438)
+
     A baseline SAO compares with. ``token_mask_BT`` marks every token of the response, actions and
     observations; rewards may lie on any of them. Same recursion as ``skip_observation_gae`` over that mask.
     """

@@ -1,4 +1,7 @@
-"""Advantages with mean 0 and standard deviation 1 over the action tokens of a whole optimiser step."""
+"""Advantages with mean 0 and standard deviation 1 over the action tokens of a whole optimiser step.
+
+An option of arXiv 2607.07508. Elementwise over any shape; the results carry no gradient.
+"""
 
 from __future__ import annotations
 
