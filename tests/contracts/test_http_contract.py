@@ -109,6 +109,7 @@ def test_every_creating_call_takes_an_idempotency_key(app: FastAPI) -> None:
     }
     assert with_key == {
         "/v1/episodes",
+        "/v1/episodes/import",
         "/v1/episodes/{episode_id}/close",
         "/v1/episodes/{episode_id}/feedback",
         "/v1/changes",
