@@ -187,6 +187,25 @@ def test_statistics_of_the_step_do_not_show_the_cut_into_micro_batches(make_trai
     assert many["actor/grad_norm"] == pytest.approx(one["actor/grad_norm"], rel=2e-4)
     assert many["tokens/kept"] == one["tokens/kept"]
     assert many["sat/gate_rate"] == one["sat/gate_rate"]
+    assert (one["sat/gate_rate"] is None) is (name == "kept")
+
+
+def test_sat_tells_how_far_its_band_was_narrowed(make_trainer):
+    trainer = make_trainer("sat-grpo", micro_batch_tokens=90)
+    episodes = rollout(trainer, noise=0.5)
+    d = np.concatenate([policy_log_probs(trainer, e) - e.logprobs[e.action_mask] for e in episodes])
+    q = np.sort(np.abs(d))[int(np.ceil(0.9 * len(d))) - 1]
+    narrowing = np.where(np.abs(d) > q, 1 / (1 + (d / q) ** 2), 1)
+    assert (narrowing[d < 0] < 1).any()
+    assert (narrowing[d > 0] < 1).any()
+
+    metrics = trainer.step(episodes, version=0, is_warmup=False).metrics
+
+    assert metrics["sat/threshold"] == pytest.approx(q, rel=1e-4)
+    assert metrics["sat/gate_rate"] == pytest.approx((narrowing < 1).mean())
+    assert metrics["sat/mean_eps_low"] == pytest.approx(0.2 * np.where(d < 0, narrowing, 1).mean(), rel=1e-4)
+    assert metrics["sat/mean_eps_high"] == pytest.approx(0.2 * np.where(d > 0, narrowing, 1).mean(), rel=1e-4)
+    assert metrics["sat/min_c"] == pytest.approx(narrowing.min(), rel=1e-4)
 
 
 def test_a_healthy_step_whose_tokens_are_mostly_clipped_is_taken(make_trainer):
