@@ -18,7 +18,7 @@ from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus, StopReason
 from tests.fakes.episodes import TENANT, make_turn, open_episode, reserve_step, seed_version
 
-FIRST, HEAD = "20261129_initial", "20261129_feedback_quarantine"
+FIRST, HEAD = "20261129_initial", "20261129_plain_blobs"
 
 
 def test_a_transaction_that_raises_leaves_nothing(db: Database) -> None:
