@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -15,6 +15,7 @@ from online_agent.cli.failures import ApiError, Unreachable
 from online_agent.errors import NotAuthenticated
 
 _TIMEOUT_S = 30.0
+_JSON = {"Content-Type": "application/json"}
 Row = Mapping[str, Any]
 
 
@@ -27,6 +28,12 @@ class Api:
             base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=timeout_s, trust_env=False
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
     def get(self, path: str, **query: Any) -> Any:
         return self._call("GET", path, query, None)
 
@@ -35,6 +42,22 @@ class Api:
 
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path, {}, None)
+
+    def post_json(self, path: str, content: bytes) -> Any:
+        """Like ``post``, of a body that is JSON already."""
+        return self._answered(lambda: self._http.post(path, content=content, headers=_JSON))
+
+    def download(self, path: str, **query: Any) -> Iterator[bytes]:
+        """The body as it arrives. Raises Unreachable also when it breaks off."""
+        params = {name: value for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", path, params=params) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise _api_error(answer)
+                yield from answer.iter_bytes()
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
 
     def rows(self, path: str, limit: int, **query: Any) -> Iterator[Row]:
         """Up to ``limit`` rows of a paged list."""
@@ -49,13 +72,19 @@ class Api:
 
     def _call(self, method: str, path: str, query: Mapping[str, Any], body: Any) -> Any:
         params = {name: value for name, value in query.items() if value is not None}
+        return self._answered(lambda: self._http.request(method, path, params=params, json=body))
+
+    def _answered(self, call: Callable[[], httpx.Response]) -> Any:
         try:
-            answer = self._http.request(method, path, params=params, json=body)
+            answer = call()
         except httpx.HTTPError as error:
-            raise Unreachable(f"no answer from {self.url}: {error or type(error).__name__}") from error
+            raise self._unreachable(error) from error
         if answer.is_error:
             raise _api_error(answer)
         return answer.json() if answer.content else None
+
+    def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
+        return Unreachable(f"no answer from {self.url}: {error or type(error).__name__}")
 
 
 def connect(timeout_s: float = _TIMEOUT_S) -> Api:

@@ -8,8 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from online_agent.cli.output import AsJson, age, field, show_json, show_rows
+from online_agent.cli.transfer import export_episodes, import_episodes
 
 app = typer.Typer(help="Give the agent tasks and read what it did.", no_args_is_help=True)
+app.command("export")(export_episodes)
+app.command("import")(import_episodes)
 
 _RUN_TIMEOUT_S = 600.0
 _COLUMNS = (
