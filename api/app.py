@@ -29,6 +29,7 @@ from api.keys.router import router as keys
 from api.messages.router import router as messages
 from api.metrics import CountRequests
 from api.openapi import describe
+from api.people.router import router as people
 from api.responses.router import router as responses
 from api.runtime import Runtime
 from api.shutdown import draining_on_sigterm
@@ -48,6 +49,7 @@ ROUTERS = (
     episodes,
     feedback,
     quarantine,
+    people,
     weights,
     training,
     envs,

@@ -33,6 +33,7 @@ from online_agent.store.repositories.imports import ImportRepository
 from online_agent.store.repositories.interruptions import InterruptionRepository
 from online_agent.store.repositories.keys import KeyRepository
 from online_agent.store.repositories.old_logprobs import OldLogprobRepository
+from online_agent.store.repositories.people import PeopleRepository
 from online_agent.store.repositories.processes import LeaseRepository, ProcessRepository
 from online_agent.store.repositories.steps import StepRepository
 from online_agent.store.repositories.weights import WeightRepository
@@ -90,6 +91,10 @@ class Transaction:
     @cached_property
     def keys(self) -> KeyRepository:
         return KeyRepository(self.connection, self.clock)
+
+    @cached_property
+    def people(self) -> PeopleRepository:
+        return PeopleRepository(self.connection, self.clock)
 
     @cached_property
     def idempotency(self) -> IdempotencyRepository:

@@ -23,6 +23,7 @@ from tests.fakes.episodes import commit_step, reserve_step
 from tests.fakes.gateway import MODEL, ClientDesk, open_desk
 
 SECRET_WORD = "zanzibar"
+LOG_ID = "log-1"
 UNKNOWN = {
     "episode_id": "ep_" + "0" * 34,
     "completion_id": "chatcmpl-none",
@@ -31,6 +32,7 @@ UNKNOWN = {
     "feedback_id": "987654",
 }
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+TURNS = [{"spans": [{"kind": "prompt", "token_ids": [1, 2]}]}]
 CALL = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
 
 # Another tenant's id in the path: 404, word for word the answer for an id that does not exist.
@@ -58,6 +60,7 @@ BY_HEADER: dict[str, dict[str, Any]] = {
 # What is listed or read shows nothing of another tenant; the queries name what is its own.
 READS: dict[str, str] = {
     "GET /v1/episodes": "?limit=100",
+    "GET /v1/episodes/export": "",
     "GET /v1/feedback": "?limit=100",
     "GET /v1/changes": "",
     "GET /v1/events": "?limit=100",
@@ -81,8 +84,10 @@ READS: dict[str, str] = {
 # What acts on the whole service, or makes something for the caller: its answer shows nothing of another tenant.
 ACTS: dict[str, dict[str, Any]] = {
     "POST /v1/episodes": {"env": "add_one"},
+    "POST /v1/episodes/import": {"episodes": [{"id": LOG_ID, "turns": TURNS}]},
     "POST /v1/changes": {"env": "add_one", "kind": "rename_tool", "params": {"tool": "patch_file", "to": "edit"}},
     "POST /v1/keys": {"name": "own", "scopes": ["agent"]},
+    "DELETE /v1/people/{person}": {},
     "POST /v1/training/pause": {},
     "POST /v1/training/resume": {},
     "POST /v1/weights/{version}/rollback": {},
@@ -124,7 +129,7 @@ class Border:
 async def border(tmp_path: Path, model_dirs: dict[int, Path]) -> AsyncIterator[Border]:
     async with open_desk(tmp_path, model_dirs[1], feedback=FeedbackSettings(max_per_minute=1)) as desk:
         world = desk.world
-        trained = await world.episode(metadata={"note": SECRET_WORD})
+        trained = await world.episode(metadata={"person": SECRET_WORD})
         step = reserve_step(world.db, 1, current_version=1)
         assert step is not None
         version = commit_step(world.db, step, parent=1)
@@ -137,12 +142,20 @@ async def border(tmp_path: Path, model_dirs: dict[int, Path]) -> AsyncIterator[B
             for reward in (0.5, 0.25)
         ]
         assert [row["fate"] for row in given] == ["accepted", "quarantined"]
+        log = {"id": LOG_ID, "turns": TURNS, "metadata": {"note": SECRET_WORD}}
+        assert (await desk.post("/v1/episodes/import", {"episodes": [log]})).status_code == 201
         change = {"env": "add_one", "kind": "rename_tool", "params": {"tool": "edit_file", "to": "patch_file"}}
         change_id = (await desk.post("/v1/changes", change)).json()["id"]
         key_id = (await desk.post("/v1/keys", {"name": SECRET_WORD, "scopes": ["agent"]})).json()["id"]
         ids = {"episode_id": episode_id, "completion_id": answer["id"], "change_id": change_id, "key_id": key_id}
         marks = {*ids.values(), trained["id"], SECRET_WORD, "acme"}
-        ids |= {"feedback_id": str(given[1]["id"]), "version": str(version), "env": "add_one", "model": MODEL}
+        ids |= {
+            "feedback_id": str(given[1]["id"]),
+            "version": str(version),
+            "env": "add_one",
+            "model": MODEL,
+            "person": SECRET_WORD,
+        }
         yield Border(desk, ids, marks)
 
 
@@ -191,6 +204,11 @@ async def test_another_tenants_name_for_an_episode_names_nothing_here(border: Bo
 async def test_an_answer_of_another_tenant_cannot_be_continued(border: Border) -> None:
     body = {"model": MODEL, "input": "and then?", "previous_response_id": border.ids["completion_id"]}
     assert (await border.cross("POST /v1/responses", {}, body)).status_code == 404
+
+
+async def test_another_tenants_id_of_a_log_is_free_here(border: Border) -> None:
+    answer = await border.cross("POST /v1/episodes/import", {}, ACTS["POST /v1/episodes/import"])
+    assert [row["result"] for row in answer.json()["data"]] == ["created"]
 
 
 async def test_what_is_read_shows_nothing_of_another_tenant(border: Border) -> None:
