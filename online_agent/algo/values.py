@@ -33,11 +33,14 @@ def value_loss(
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """0-d 1 - Var(R - V) / Var(R) over action tokens, in fp64; 0 where the returns do not vary."""
+    """0-d 1 - Var(R - V) / Var(R) over action tokens, in fp64: 1 for a perfect critic, 0 for a constant.
+
+    nan where the returns do not vary: there is nothing to explain.
+    """
     is_action = mask.bool()
     targets = returns.detach()[is_action].double()
     if targets.numel() == 0:
-        return targets.new_zeros(())
+        return targets.new_tensor(float("nan"))
     variance = targets.var(unbiased=False)
     residual = (targets - values.detach()[is_action].double()).var(unbiased=False)
-    return torch.where(variance > 0, 1.0 - residual / variance.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
+    return torch.where(variance > 0, 1.0 - residual / variance, float("nan"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from online_agent.algo.values import explained_variance
 from online_agent.learner.batching import MicroBatch
 from online_agent.learner.policy_learner import PolicyPass
 from online_agent.learner.report import RATIO_QUANTILES, MetricSheet
@@ -144,10 +145,11 @@ def token_metrics(sheet: MetricSheet, table: TokenTable, version: int, *, has_cr
     for q, value in zip(RATIO_QUANTILES, quantiles.tolist(), strict=True):
         sheet.put(**{f"ratio__q{round(q * 100):02d}": value})
     if has_critic:
+        values_N = table.values_N
         sheet.put(
-            critic__loss=float((table.values_N - table.returns_N).square().mean()),
-            critic__value_mean=float(table.values_N.mean()),
-            critic__explained_variance=explained_variance(table.values_N, table.returns_N),
+            critic__loss=float((values_N - table.returns_N).square().mean()),
+            critic__value_mean=float(values_N.mean()),
+            critic__explained_variance=float(explained_variance(values_N, table.returns_N, torch.ones_like(values_N))),
         )
 
 
@@ -173,9 +175,3 @@ def region_metrics(
             sat__min_c=metrics["min_c"],
             sat__threshold=None if threshold is None else float(threshold),
         )
-
-
-def explained_variance(values_N: Tensor, returns_N: Tensor) -> float:
-    """1 - Var(R - V) / Var(R): 1 for a perfect critic, 0 for a constant. nan when all returns are equal."""
-    variance = returns_N.double().var(unbiased=False)
-    return float(1 - (returns_N - values_N).double().var(unbiased=False) / variance) if variance > 0 else float("nan")

@@ -7,7 +7,6 @@ from online_agent.algo.objective import surrogate
 from online_agent.learner.diagnostics import (
     TokenCounts,
     TokenTable,
-    explained_variance,
     not_finite_reason,
     region_metrics,
     token_metrics,
@@ -90,12 +89,29 @@ def test_the_effective_sample_share_of_ratios_1_and_3_is_four_fifths():
     assert metrics["ratio/effective_sample_share"] == pytest.approx(16 / (2 * 10))
 
 
-def test_explained_variance_is_1_for_a_perfect_critic_and_0_for_a_constant():
-    returns = torch.tensor([0.0, 1.0, 1.0, 0.0])
+@pytest.mark.parametrize(
+    ("values", "returns", "expected"),
+    [
+        ([0.0, 1.0], [0.0, 1.0], 1),
+        ([0.5, 0.5], [0.0, 1.0], 0),
+        ([1.0, 0.0], [0.0, 1.0], -3),
+        ([0.0, 1.0], [1.0, 1.0], None),
+    ],
+)
+def test_the_critic_s_fit_is_the_share_of_variance_it_explains(values, returns, expected):
+    metrics = measured(table([-1.0, -1.0], [-1.0, -1.0], values=values, returns=returns))
 
-    assert explained_variance(returns, returns) == 1
-    assert explained_variance(torch.full((4,), 0.5), returns) == 0
-    assert math.isnan(explained_variance(torch.zeros(2), torch.ones(2)))
+    assert metrics["critic/explained_variance"] == expected
+    assert metrics["critic/value_mean"] == 0.5
+
+
+def test_ratio_quantiles_lie_between_the_ratios_by_rank():
+    """101 ratios from 0.5 to 1.5 in equal steps: each percentile is one of them."""
+    ratios = torch.linspace(0.5, 1.5, 101)
+    metrics = measured(table((ratios.log() - 1.0).tolist(), [-1.0] * 101))
+
+    quantiles = {q: metrics[f"ratio/q{q:02d}"] for q in (1, 10, 50, 90, 99)}
+    assert quantiles == pytest.approx({1: 0.51, 10: 0.6, 50: 1.0, 90: 1.4, 99: 1.49}, abs=1e-6)
 
 
 def test_a_column_that_is_not_finite_is_named():
