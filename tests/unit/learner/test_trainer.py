@@ -309,6 +309,9 @@ def test_staleness_and_mismatch_tell_this_version_from_older_ones(make_trainer):
 
     assert metrics["staleness/histogram"] == [3, 0, 2, 0, 0]
     assert metrics["staleness/mean_versions"] == pytest.approx(0.8)
+    assert metrics["staleness/max_versions"] == 2
+    assert metrics["ewma/beta"] == pytest.approx(0.8 / 2.8)
+    assert metrics["ewma/mean_age"] == pytest.approx(0.4), "the middle of the window"
     assert metrics["mismatch/current_version_tokens"] == sum(e.num_action_tokens for e in fresh)
     assert metrics["mismatch/current_version_max_abs_logp"] <= 0.3 + 1e-4
 
