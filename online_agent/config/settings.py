@@ -239,6 +239,12 @@ class FeedbackSettings(Section):
     max_per_day: PositiveInt = 10_000
 
 
+class TenantSettings(Section):
+    """``retention_days``: episodes are erased so long after their end; None keeps them."""
+
+    retention_days: PositiveFloat | None = None
+
+
 class Settings(BaseSettings):
     """The whole configuration. ``data_dir`` holds the database, weights, logs and keys."""
 
@@ -262,6 +268,7 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     gateway: GatewaySettings = GatewaySettings()
     feedback: FeedbackSettings = FeedbackSettings()
+    tenants: dict[str, TenantSettings] = {}
 
     @model_validator(mode="after")
     def _recipes_fit(self) -> Self:

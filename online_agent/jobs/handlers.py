@@ -18,6 +18,7 @@ from online_agent.jobs.context import WorkerContext
 from online_agent.jobs.enqueue import GRADE_WAKE_KEY
 from online_agent.jobs.redis import connect
 from online_agent.promotion.engine_check import check_engine
+from online_agent.promotion.expiry import erase_expired
 from online_agent.promotion.lease import SwapLimits
 from online_agent.promotion.publish import publish_newest
 from online_agent.promotion.retention import prune_versions, scored_versions
@@ -134,10 +135,11 @@ def reap(task: Task) -> None:
 
 @shared_task(bind=True, name=RETAIN)
 def retain(task: Task) -> None:
-    """Delete the directories of versions that nothing needs any more."""
+    """Delete the directories of versions that nothing needs any more, and what tenants keep no longer."""
     context = context_of(task)
     keep = context.settings.weights.keep_versions
     prune_versions(context.db, context.weights, keep, scored_versions(context.settings))
+    erase_expired(context.db, context.settings.tenants)
 
 
 def _limits(context: WorkerContext) -> SwapLimits:

@@ -27,6 +27,7 @@ from online_agent.store.repositories.clients import ClientRepository
 from online_agent.store.repositories.control import ControlRepository
 from online_agent.store.repositories.episodes import EpisodeRepository
 from online_agent.store.repositories.events import DetectorRepository, EventRepository
+from online_agent.store.repositories.expiry import ExpiryRepository
 from online_agent.store.repositories.feedback import FeedbackRepository
 from online_agent.store.repositories.idempotency import IdempotencyRepository
 from online_agent.store.repositories.imports import ImportRepository
@@ -95,6 +96,10 @@ class Transaction:
     @cached_property
     def people(self) -> PeopleRepository:
         return PeopleRepository(self.connection, self.clock)
+
+    @cached_property
+    def expiry(self) -> ExpiryRepository:
+        return ExpiryRepository(self.connection, self.clock)
 
     @cached_property
     def idempotency(self) -> IdempotencyRepository:
