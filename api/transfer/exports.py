@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 import orjson
 from fastapi.responses import StreamingResponse
@@ -18,18 +17,14 @@ from api.runtime import Runtime
 from online_agent.errors import BadInput
 from online_agent.store.records import CLIENT_ENV
 from online_agent.store.session import Transaction
+from online_agent.transfer.formats import ExportFormat, Shape
 from online_agent.transfer.native import ENDED, Row, StoredEpisode, native_rows
 from online_agent.transfer.parquet import ParquetStream
-from online_agent.transfer.shapes import Shape, shaped
+from online_agent.transfer.shapes import shaped
 from online_agent.types import EpisodeStatus
 
 PAGE_EPISODES = 8
 ROW_GROUP_ROWS = 64
-
-
-class ExportFormat(StrEnum):
-    JSONL = "jsonl"
-    PARQUET = "parquet"
 
 
 _MEDIA = {ExportFormat.JSONL: "application/x-ndjson", ExportFormat.PARQUET: "application/vnd.apache.parquet"}
@@ -45,19 +40,26 @@ class Selection:
     cursor: str | None
 
 
-def export_response(
+async def export_response(
     runtime: Runtime, caller: Caller, selection: Selection, export_format: ExportFormat, shape: Shape
 ) -> StreamingResponse:
-    """Raises BadInput before anything is sent."""
+    """Raises before anything is sent: the first page is read here."""
     if selection.status is not None and selection.status not in ENDED:
         raise BadInput(f"status: {selection.status} episodes have no end yet, or no result", param="status")
     if shape is not Shape.NATIVE and runtime.renderer is None:
         raise BadInput(f"shape: {shape} needs the tokenizer, which this server does not have", param="shape")
-    pages = _pages(runtime, caller.tenant_id, selection, shape)
+    rest = _pages(runtime, caller.tenant_id, selection, shape)
+    pages = _chained(await anext(rest), rest)
     is_jsonl = export_format is ExportFormat.JSONL
     content = _jsonl(pages) if is_jsonl else _parquet(runtime, pages, ParquetStream(shape))
     headers = {"Content-Disposition": f'attachment; filename="episodes-{shape}.{export_format}"'}
     return StreamingResponse(content, media_type=_MEDIA[export_format], headers=headers)
+
+
+async def _chained(first: list[Row], rest: AsyncIterator[list[Row]]) -> AsyncIterator[list[Row]]:
+    yield first
+    async for rows in rest:
+        yield rows
 
 
 async def _jsonl(pages: AsyncIterator[list[Row]]) -> AsyncIterator[bytes]:

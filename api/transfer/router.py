@@ -12,10 +12,10 @@ from api.bodies import MAX_VERSION, Cursor
 from api.idempotency import IdempotencyKey, claim_of
 from api.limits import StrictRoute
 from api.runtime import RuntimeDep
-from api.transfer.exports import ExportFormat, Selection, export_response
+from api.transfer.exports import Selection, export_response
 from api.transfer.imports import import_episodes as store
 from api.transfer.schemas import ImportAnswer, ImportBody
-from online_agent.transfer.shapes import Shape
+from online_agent.transfer.formats import ExportFormat, Shape
 from online_agent.types import EpisodeStatus
 
 router = APIRouter(prefix="/v1/episodes", tags=["episodes"], route_class=StrictRoute)
@@ -60,4 +60,4 @@ async def export_episodes(
 ) -> StreamingResponse:
     """The tenant's ended episodes as a stream, newest first; `cursor`: only those older than the episode of this id."""
     selection = Selection(status, env, weight_version, cursor)
-    return export_response(runtime, caller, selection, export_format, shape)
+    return await export_response(runtime, caller, selection, export_format, shape)

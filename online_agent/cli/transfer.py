@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from online_agent.errors import BadInput
-from online_agent.transfer.shapes import Shape
+from online_agent.transfer.formats import ExportFormat, Shape
 
 _TIMEOUT_S = 600.0
 _MAX_BATCH_BYTES = 8_000_000
 _MAX_BATCH_EPISODES = 1000
 
 
-class FileFormat(StrEnum):
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-
-
 def export_episodes(
     out: Annotated[Path, typer.Option("--out", help="The file to write; one that exists is replaced at the end.")],
-    file_format: Annotated[FileFormat, typer.Option("--format")] = FileFormat.JSONL,
+    file_format: Annotated[ExportFormat, typer.Option("--format")] = ExportFormat.JSONL,
     shape: Annotated[Shape, typer.Option(help="native can be imported again; trl and verl are for these.")] = (
         Shape.NATIVE
     ),

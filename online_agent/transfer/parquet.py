@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from online_agent.errors import BadInput
+from online_agent.transfer.formats import Shape
 from online_agent.transfer.native import Row
-from online_agent.transfer.shapes import Shape
 
 COMPRESSION = "zstd"
 

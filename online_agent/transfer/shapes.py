@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from online_agent.transfer.formats import Shape
 from online_agent.transfer.native import Row
 
 Decode = Callable[[Sequence[int]], str]
-
-
-class Shape(StrEnum):
-    """``native`` can be imported again; ``trl`` and ``verl`` are rows for these libraries."""
-
-    NATIVE = "native"
-    TRL = "trl"
-    VERL = "verl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,9 +124,10 @@ async def test_filters_choose_and_what_has_no_end_cannot_be_asked_for(world: Wor
     assert [row["id"] for row in await _export(world, env="imported:bank")] == ["b"]
     assert [row["id"] for row in await _export(world, status="graded")] == ["a"]
     assert [row["id"] for row in await _export(world, weight_version=2)] == []
-    answer = await world.client.get("/v1/episodes/export?status=open")
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "status"
+    for query, param in (("status=open", "status"), ("cursor=", "cursor"), ("shape=trl", "shape")):
+        answer = await world.client.get(f"/v1/episodes/export?{query}")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
 
 
 @pytest.fixture
