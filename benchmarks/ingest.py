@@ -41,7 +41,7 @@ NUM_TOKENS = 2_000
 TOKENS_PER_EPISODE = NUM_TURNS * NUM_TOKENS
 VOCABULARY = 150_000
 CONCURRENCY = 64
-BATCH = 25
+BATCH = 100
 NUM_WRITERS = 2
 TENANT = "bench"
 KILL_AFTER_ACKNOWLEDGED = 200
@@ -175,7 +175,7 @@ def _fresh_database(url: str) -> Iterator[str]:
 
 
 def measure(
-    num_episodes: int = 300,
+    num_episodes: int = 400,
     num_runs: int = 3,
     postgres_url: str | None = None,
     directory: Path | None = None,

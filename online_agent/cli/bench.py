@@ -49,7 +49,7 @@ def references(json: JsonFile = None) -> None:
 @app.command()
 def ingest(
     json: JsonFile = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Of 8 turns with 2,000 tokens each, a run.")] = 300,
+    episodes: Annotated[int, typer.Option(min=1, help="Of 8 turns with 2,000 tokens each, a run.")] = 400,
     runs: Annotated[int, typer.Option(min=1)] = 3,
     postgres: Annotated[str | None, typer.Option(help="URL of a server; without it one is started.")] = None,
     directory: Annotated[Path | None, typer.Option(help="On the disk to measure.")] = None,
