@@ -131,7 +131,7 @@ async def client(engine: EngineProcess, trainer: PolicyTrainer, seed: VersionDir
     async with EngineClient(
         engine.url,
         ENGINE.api_key.get_secret_value(),
-        vocab_size=trainer.vocab_size,
+        vocab_size=trainer.networks.vocab_size,
         context_length=context_length(ENGINE, seed.serving_dir),
     ) as client:
         await wait_ready(client, engine, seed.serving_dir, START_TIMEOUT_S)
