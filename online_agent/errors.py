@@ -130,3 +130,8 @@ class StorageFull(OnlineAgentError):
 
 class Fenced(OnlineAgentError):
     code, http_status = "fenced", 409
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, or its kind where it says nothing (a time-out, a cancellation)."""
+    return str(error) or type(error).__name__

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from online_agent.errors import EngineError, EngineLost, EngineRejected, EngineUnavailable, SwapFailed
+from online_agent.errors import EngineError, EngineLost, EngineRejected, EngineUnavailable, SwapFailed, reason_of
 from online_agent.serving.adapter_client import AdapterClient
 from online_agent.telemetry.logging import get_logger
 from online_agent.weights.adapter import is_adapter, read_probe
@@ -45,7 +45,7 @@ async def switch_adapter(client: AdapterClient, target: VersionDir, last_good: V
         raise EngineLost(f"the engine was lost while it loaded adapter {version}: {error}") from error
     except (EngineError, SwapFailed, TimeoutError) as error:
         await _take_back(client, version, kept, error)
-        raise SwapFailed(f"version {version} was not taken ({_reason(error)}); version {kept} serves") from error
+        raise SwapFailed(f"version {version} was not taken ({reason_of(error)}); version {kept} serves") from error
     await _drop(client, await _older_than(client, min(version, kept)))
 
 
@@ -57,7 +57,7 @@ async def restore_adapter(client: AdapterClient, serving_dir: Path, version: int
             await _hold(client, serving_dir, version)
             await client.set_version(version)
     except (EngineError, SwapFailed, TimeoutError) as error:
-        raise EngineLost(f"version {version} could not be restored: {_reason(error)}") from error
+        raise EngineLost(f"version {version} could not be restored: {reason_of(error)}") from error
 
 
 async def check_adapter(client: AdapterClient, serving_dir: Path, version: int) -> None:
@@ -87,7 +87,7 @@ async def _take_back(client: AdapterClient, version: int, kept: int, cause: Base
     try:
         await client.set_version(kept)
     except EngineError as error:
-        raise EngineLost(f"version {kept} could not be named again: {error}; it followed {_reason(cause)}") from cause
+        raise EngineLost(f"version {kept} could not be named again: {error}; it followed {reason_of(cause)}") from cause
     await _drop(client, {version})
 
 
@@ -116,7 +116,3 @@ async def _drop(client: AdapterClient, versions: set[int]) -> None:
             continue  # it was not loaded
         except EngineError as error:
             _log.warning("adapter not unloaded", version=version, reason=str(error))
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__

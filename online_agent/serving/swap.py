@@ -18,7 +18,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from online_agent.errors import EngineError, EngineLost, EngineRejected, ForeignVersion, SwapFailed
+from online_agent.errors import EngineError, EngineLost, EngineRejected, ForeignVersion, SwapFailed, reason_of
 from online_agent.serving.adapter_client import AdapterClient
 from online_agent.serving.adapter_swap import restore_adapter, switch_adapter
 from online_agent.serving.client import EngineClient, EngineLoads
@@ -67,7 +67,7 @@ async def swap(client: EngineClient, target: VersionDir, *, last_good: VersionDi
             raise
         kept = last_good.manifest.version
         raise SwapFailed(
-            f"version {target.manifest.version} was not taken ({_reason(error)}); version {kept} serves"
+            f"version {target.manifest.version} was not taken ({reason_of(error)}); version {kept} serves"
         ) from error
     return _report(target, last_good, started_at, paused_at, loads)
 
@@ -83,7 +83,7 @@ async def restore(client: EngineClient, version_dir: VersionDir, *, timeout_s: f
         async with asyncio.timeout(timeout_s):
             await _load_paused(client, version_dir, timeout_s)
     except (EngineError, SwapFailed, TimeoutError) as error:
-        raise EngineLost(f"version {version_dir.manifest.version} could not be restored: {_reason(error)}") from error
+        raise EngineLost(f"version {version_dir.manifest.version} could not be restored: {reason_of(error)}") from error
 
 
 async def _load_paused(client: EngineClient, version_dir: VersionDir, timeout_s: float) -> None:
@@ -111,7 +111,7 @@ async def _restore_after(client: EngineClient, last_good: VersionDir, timeout_s:
     try:
         await restore(client, last_good, timeout_s=timeout_s)
     except EngineLost as error:
-        raise EngineLost(f"{error.message}; it followed {_reason(cause)}") from cause
+        raise EngineLost(f"{error.message}; it followed {reason_of(cause)}") from cause
 
 
 def _report(
@@ -126,7 +126,3 @@ def _report(
         num_running_at_pause=loads.num_running,
         num_waiting_at_pause=loads.num_waiting,
     )
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__
