@@ -11,13 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.live.figures import recipes_figure
 from benchmarks.live.records import RunSpec
 from benchmarks.live.report import plan_of, read_report
 from benchmarks.live.run import Plan
-from benchmarks.live.session import run_session
 from benchmarks.live.statistics import WINDOW
 from benchmarks.live.summary import REFERENCE, REFERENCES, THRESHOLD, Row, rows
 from benchmarks.live.tables import NOTHING, counts, figure, interval, percent, reach, separated, table
@@ -61,19 +58,6 @@ def run_specs(recipes: Sequence[str], num_seeds: int) -> list[RunSpec]:
                 without = recipe.name.removesuffix("-r3")
                 specs += [RunSpec(recipe=name, seed=seed, policy="moe") for name in (without, recipe.name)]
     return specs
-
-
-def measure(
-    plan: Plan,
-    specs: Sequence[RunSpec],
-    path: Path,
-    *,
-    is_resumed: bool,
-    repeats_failed: bool = False,
-    console: Console,
-) -> dict[str, Any]:
-    """The report, also in ``path``. Raises BadInput when ``path`` continues another plan."""
-    return run_session(NAME, specs, plan, path, is_resumed=is_resumed, repeats_failed=repeats_failed, console=console)
 
 
 def render(path: Path, docs: Path) -> Path:

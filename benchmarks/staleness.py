@@ -10,13 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.live.figures import staleness_figure
 from benchmarks.live.records import Results, RunSpec
 from benchmarks.live.report import plan_of, read_report
 from benchmarks.live.run import Plan
-from benchmarks.live.session import run_session
 from benchmarks.live.summary import REFERENCE, Row, against_lag, rows
 from benchmarks.live.tables import counts, figure, interval, percent, separated, table
 from online_agent.errors import BadInput
@@ -45,19 +42,6 @@ def run_specs(recipes: Sequence[str], lags: Sequence[int], num_seeds: int) -> li
     """All of one seed before the next. Raises UnknownName."""
     names = [find_recipe(name).name for name in recipes or RECIPES]
     return [RunSpec(recipe=name, seed=seed, lag=lag) for seed in range(num_seeds) for lag in lags for name in names]
-
-
-def measure(
-    plan: Plan,
-    specs: Sequence[RunSpec],
-    path: Path,
-    *,
-    is_resumed: bool,
-    repeats_failed: bool = False,
-    console: Console,
-) -> dict[str, Any]:
-    """The report, also in ``path``. Raises BadInput when ``path`` continues another plan."""
-    return run_session(NAME, specs, plan, path, is_resumed=is_resumed, repeats_failed=repeats_failed, console=console)
 
 
 def render(path: Path, docs: Path) -> Path:

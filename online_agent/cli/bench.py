@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from benchmarks.live.records import RunSpec
+    from benchmarks.live.run import Plan
     from benchmarks.report import Report
 
 app = typer.Typer(help="Measure parts of the system on this machine.", no_args_is_help=True)
@@ -90,17 +93,14 @@ def recipes(
     docs: Docs = Path("docs"),
 ) -> None:
     """Every recipe on the live service, same policy and tasks. Each run is on disk beside the file when it ends."""
-    from rich.console import Console
-
-    from benchmarks.recipes import measure, plan_of_sizes, run_specs
+    from benchmarks.recipes import NAME, plan_of_sizes, run_specs
     from benchmarks.recipes import render as render_page
 
     if render is not None:
         typer.echo(render_page(render, docs))
         return
     plan, specs = plan_of_sizes(episodes, batch_episodes), run_specs(_names(recipes), seeds)
-    path = _needed(json)
-    measure(plan, specs, path, is_resumed=resume, repeats_failed=retry_failed, console=Console())
+    _run_live(NAME, specs, plan, json, is_resumed=resume, repeats_failed=retry_failed)
 
 
 @app.command()
@@ -116,9 +116,7 @@ def staleness(
     docs: Docs = Path("docs"),
 ) -> None:
     """Success and mismatch of recipes as the engine falls behind the learner."""
-    from rich.console import Console
-
-    from benchmarks.staleness import measure, plan_of_lags, run_specs
+    from benchmarks.staleness import NAME, plan_of_lags, run_specs
     from benchmarks.staleness import render as render_page
 
     if render is not None:
@@ -129,8 +127,18 @@ def staleness(
     except ValueError as error:
         raise typer.BadParameter(f"{lag!r} is not a list of numbers", param_hint="--lag") from error
     plan, specs = plan_of_lags(lags, updates), run_specs(_names(recipes), lags, seeds)
+    _run_live(NAME, specs, plan, json, is_resumed=resume, repeats_failed=retry_failed)
+
+
+def _run_live(
+    bench: str, specs: Sequence[RunSpec], plan: Plan, json: Path | None, *, is_resumed: bool, repeats_failed: bool
+) -> None:
+    from rich.console import Console
+
+    from benchmarks.live.session import run_session
+
     path = _needed(json)
-    measure(plan, specs, path, is_resumed=resume, repeats_failed=retry_failed, console=Console())
+    run_session(bench, specs, plan, path, is_resumed=is_resumed, repeats_failed=repeats_failed, console=Console())
 
 
 def _names(text: str) -> list[str]:

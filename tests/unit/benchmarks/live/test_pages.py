@@ -15,6 +15,7 @@ from benchmarks import recipes, staleness
 from benchmarks.live.pipeline import Pipeline
 from benchmarks.live.records import Baseline, PolicyName, Results, ResultsLog, RunRecord, RunSpec
 from benchmarks.live.report import build_report, read_report, write_report
+from benchmarks.live.session import run_session
 from online_agent.cli.bench import app
 from online_agent.errors import BadInput, UnknownName
 
@@ -188,7 +189,15 @@ def test_a_failed_run_is_done_unless_it_is_to_be_repeated(tmp_path: Path, monkey
 
     monkeypatch.setattr(Pipeline, "run", note)
     for repeats_failed in (False, True):
-        recipes.measure(plan, specs, path, is_resumed=True, repeats_failed=repeats_failed, console=Console(quiet=True))
+        run_session(
+            recipes.NAME,
+            specs,
+            plan,
+            path,
+            is_resumed=True,
+            repeats_failed=repeats_failed,
+            console=Console(quiet=True),
+        )
     assert asked == [[], ["grpo"]]
 
 
