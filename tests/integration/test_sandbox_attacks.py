@@ -251,7 +251,7 @@ async def test_c27_background_child_does_not_hold_the_call(
     assert (result.output, result.exit_code) == (text, 0)
     assert took_s < 3
     assert processes_with(marker) == []
-    assert ticks >= 20 * took_s, "the event loop was blocked"
+    assert ticks + 1 >= 20 * took_s, "the event loop was blocked"
 
 
 async def test_c28_bytes_that_are_not_utf8_become_replacement_characters(sandbox: NsjailSandbox) -> None:
