@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Returns that should be equal differ by a few roundings of the sums they come from.
+_ROUNDINGS = 4
+
 
 def value_loss(
     values: Tensor,
@@ -35,7 +38,7 @@ def value_loss(
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     """0-d 1 - Var(R - V) / Var(R) over action tokens, in fp64: 1 for a perfect critic, 0 for a constant.
 
-    nan where the returns do not vary: there is nothing to explain.
+    nan where the returns vary by no more than the rounding of float32: there is nothing to explain.
     """
     is_action = mask.bool()
     targets = returns.detach()[is_action].double()
@@ -43,4 +46,5 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
         return targets.new_tensor(float("nan"))
     variance = targets.var(unbiased=False)
     residual = (targets - values.detach()[is_action].double()).var(unbiased=False)
-    return torch.where(variance > 0, 1.0 - residual / variance, float("nan"))
+    rounding = _ROUNDINGS * torch.finfo(torch.float32).eps * targets.abs().max()
+    return torch.where(variance > rounding.square(), 1.0 - residual / variance, float("nan"))

@@ -104,3 +104,4 @@ def test_explained_variance_of_a_perfect_a_constant_and_an_empty_critic():
     assert explained_variance(torch.tensor([1.0, 0.0, 0.0]), targets, mask).item() == -3
     assert explained_variance(targets, targets, torch.zeros(3)).isnan()
     assert explained_variance(targets, torch.ones(3), mask).isnan(), "nothing to explain"
+    assert explained_variance(targets, torch.tensor([1.0, 1 + 2**-23, 0.0]), mask).isnan(), "only rounding to explain"
