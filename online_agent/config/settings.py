@@ -239,6 +239,19 @@ class FeedbackSettings(Section):
     max_per_day: PositiveInt = 10_000
 
 
+class TelemetrySettings(Section):
+    """OpenTelemetry traces over OTLP/HTTP; none without a collector.
+
+    ``otlp_endpoint`` is its base URL (``http://127.0.0.1:4318``). The standard ``OTEL_*`` variables mean what they
+    always mean and come first. ``sample_ratio`` of the traces that begin here are kept; a trace that a client began is
+    kept or not as its client decided.
+    """
+
+    otlp_endpoint: str = ""
+    service_name: Annotated[str, Field(min_length=1, max_length=100)] = "online-agent"
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+
+
 class TenantSettings(Section):
     """``retention_days``: episodes are erased so long after their end; None keeps them."""
 
@@ -268,6 +281,7 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     gateway: GatewaySettings = GatewaySettings()
     feedback: FeedbackSettings = FeedbackSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     tenants: dict[str, TenantSettings] = {}
 
     @model_validator(mode="after")
