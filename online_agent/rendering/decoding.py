@@ -5,9 +5,17 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+NUL, NUL_REPLACEMENT = "\x00", "\ufffd"
+"""A model may sample NUL. No database column takes it, nor does a request body that hands the answer back."""
+
+
+def without_nul(text: str) -> str:
+    """The text, of the same length, as it may be stored, sent and handed back."""
+    return text.replace(NUL, NUL_REPLACEMENT)
+
 
 class TextStream:
-    """``push`` each id, then ``finish`` once: the parts joined are the text of all ids."""
+    """``push`` each id, then ``finish`` once: the parts joined are the text of all ids, ``without_nul``."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -18,13 +26,13 @@ class TextStream:
     def push(self, token_id: int) -> str:
         """What the id completes; empty while a character is not whole."""
         self._ids.append(token_id)
-        text: str = self._stream.step(self._tokenizer, token_id) or ""
+        text = without_nul(self._stream.step(self._tokenizer, token_id) or "")
         self._num_chars += len(text)
         return text
 
     def finish(self) -> str:
         """What is left: the replacement of a character that never became whole."""
-        whole = str(self._tokenizer.decode(self._ids, skip_special_tokens=False))
+        whole = without_nul(self._tokenizer.decode(self._ids, skip_special_tokens=False))
         return whole[self._num_chars :]
 
 

@@ -12,7 +12,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from online_agent.errors import ConfigError
-from online_agent.rendering.decoding import TextStream, byte_of_character
+from online_agent.rendering.decoding import TextStream, byte_of_character, without_nul
 from online_agent.types import Int32Array
 
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -52,7 +52,8 @@ class TextEncoder:
         return np.asarray(self._plain.encode(text, add_special_tokens=False).ids, np.int32)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return str(self._full.decode(token_ids, skip_special_tokens=False))
+        """The text of the ids, control tokens included; NUL is replaced."""
+        return without_nul(self._full.decode(token_ids, skip_special_tokens=False))
 
     def text_stream(self) -> TextStream:
         """Decodes ids one by one, control tokens included."""

@@ -7,10 +7,14 @@ from typing import Any
 
 import orjson
 
+from online_agent.rendering.decoding import without_nul
 from online_agent.types import ToolCall
 
 OPEN_TAG = "<tool_call>"
 CLOSE_TAG = "</tool_call>"
+MAX_NAME_CHARS = 256
+MAX_DEPTH = 20
+"""Limits of a call that can be stored, and handed back in a client's history (a body has at most 32 levels)."""
 
 
 def parse_tool_calls(text: str) -> list[ToolCall]:
@@ -31,6 +35,9 @@ def _parse_body(body: str) -> ToolCall:
     name = call.get("name")
     if not isinstance(name, str) or not name:
         return ToolCall(name="", error='the tool call needs a "name"')
+    if len(name) > MAX_NAME_CHARS:
+        return ToolCall(name="", error=f"the name of the tool call is longer than {MAX_NAME_CHARS} characters")
+    name = without_nul(name)
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):
         # Some model families write the arguments as JSON inside a string.
@@ -38,7 +45,29 @@ def _parse_body(body: str) -> ToolCall:
             arguments = orjson.loads(arguments)
     if not isinstance(arguments, dict):
         return ToolCall(name=name, error=f"the arguments of {name} must be a JSON object, not {_json_type(arguments)}")
-    return ToolCall(name=name, arguments=arguments)
+    if not _is_within(arguments, MAX_DEPTH):
+        return ToolCall(name=name, error=f"the arguments of {name} are nested deeper than {MAX_DEPTH} levels")
+    return ToolCall(name=name, arguments=_written_without_nul(arguments))
+
+
+def _is_within(value: Any, levels: int) -> bool:
+    """Whether objects and lists are nested at most so deep."""
+    if isinstance(value, dict):
+        return levels > 0 and all(_is_within(item, levels - 1) for item in value.values())
+    if isinstance(value, list):
+        return levels > 0 and all(_is_within(item, levels - 1) for item in value)
+    return True
+
+
+def _written_without_nul(value: Any) -> Any:
+    """The same value; JSON can spell NUL (``\\u0000``) where the sampled text has none."""
+    if isinstance(value, str):
+        return without_nul(value)
+    if isinstance(value, dict):
+        return {without_nul(key): _written_without_nul(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_written_without_nul(item) for item in value]
+    return value
 
 
 def _json_type(value: Any) -> str:

@@ -48,3 +48,9 @@ def test_the_bytes_of_tokens_joined_are_those_of_the_text(renderer: ChatRenderer
 def test_a_control_token_stands_for_its_own_text(renderer: ChatRenderer) -> None:
     [end] = renderer.encode_template_text("<|im_end|>").tolist()
     assert renderer.encoder.token_bytes(end) == b"<|im_end|>"
+
+
+def test_nul_is_replaced_in_the_text_and_kept_in_the_bytes(renderer: ChatRenderer) -> None:
+    ids = renderer.encode_text("a\x00b").tolist()
+    assert renderer.decode(ids) == "".join(parts_of(renderer, ids)) == "a\ufffdb"
+    assert b"".join(map(renderer.encoder.token_bytes, ids)) == b"a\x00b"

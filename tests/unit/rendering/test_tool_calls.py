@@ -71,6 +71,26 @@ def test_values_json_does_not_know_and_bottomless_nesting_are_errors(value: str)
     assert call.error
 
 
+def test_nul_in_a_name_a_key_or_a_value_is_the_replacement_character() -> None:
+    body = '{"name": "a\\u0000", "arguments": {"k\\u0000": ["x\\u0000y", {"z": "\\\\u0000"}]}}'
+    [call] = parse_tool_calls(f"<tool_call>{body}</tool_call>")
+    assert (call.name, call.error) == ("a\ufffd", None)
+    assert dict(call.arguments) == {"k\ufffd": ["x\ufffdy", {"z": "\\u0000"}]}
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(20, True), (21, False)])
+def test_arguments_are_read_to_the_depth_at_which_they_can_be_handed_back(depth: int, is_read: bool) -> None:
+    nested = "[" * (depth - 1) + "]" * (depth - 1)  # the object of the arguments is the first level
+    [call] = parse_tool_calls(f'<tool_call>{{"name": "a", "arguments": {{"x": {nested}}}}}</tool_call>')
+    assert (call.error is None) is is_read
+
+
+@pytest.mark.parametrize(("length", "is_read"), [(256, True), (257, False)])
+def test_a_name_is_read_to_the_length_at_which_it_can_be_handed_back(length: int, is_read: bool) -> None:
+    [call] = parse_tool_calls(f'<tool_call>{{"name": "{"a" * length}", "arguments": {{}}}}</tool_call>')
+    assert (call.error is None) is is_read
+
+
 @given(st.text(alphabet=st.sampled_from(list('<tool_call>/{}"name:arguments[],1 \\')), max_size=200))
 def test_no_text_makes_the_parser_raise(text: str) -> None:
     assert len(parse_tool_calls(text)) == text.count("<tool_call>")
