@@ -163,9 +163,10 @@ class Span:
         if self.logprobs is None or len(self.logprobs) != num:
             got = "none" if self.logprobs is None else str(len(self.logprobs))
             raise MisalignedEpisode(f"turn {self.turn}: {num} action ids but {got} log-probs")
-        bad = np.flatnonzero(~np.isfinite(self.logprobs))
-        if len(bad):
-            raise MisalignedEpisode(f"turn {self.turn}: log-prob at action position {int(bad[0])} is not finite")
+        is_finite = np.isfinite(self.logprobs)
+        if not is_finite.all():
+            bad = int(is_finite.argmin())
+            raise MisalignedEpisode(f"turn {self.turn}: log-prob at action position {bad} is not finite")
         if num and self.logprobs.max() > 1e-3:
             raise MisalignedEpisode(f"turn {self.turn}: log-prob {float(self.logprobs.max())} is above 0")
         position = 0

@@ -39,12 +39,15 @@ def _name_non_finite(value: Any) -> Any:
     return value
 
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)
+
+
 def to_json(value: Any) -> str:
     """Compact ASCII JSON; non-finite numbers become words. Raises TypeError for what is not JSON."""
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_plain)
+        return _COMPACT.encode(value)
     except ValueError:
-        return json.dumps(_name_non_finite(value), separators=(",", ":"), allow_nan=False, default=_plain)
+        return _COMPACT.encode(_name_non_finite(value))
 
 
 def pack_spans(spans: Sequence[Span]) -> tuple[list[list[Any]], bytes, bytes]:

@@ -29,6 +29,26 @@ _WRITER = """
         print(number, flush=True)
 """
 
+_IMPORTER = """
+    import itertools, sys
+    from benchmarks.ingest import make_turns
+    from envs.types import Verdict
+    from online_agent.store.records import EpisodeNew, ImportNew
+    from online_agent.store.session import Database
+    from online_agent.types import StopReason
+
+    db = Database(sys.argv[1])
+    episode = EpisodeNew("acme", "imported:shop", "order-1", "train")
+    turns = make_turns(0, num_turns=2, num_tokens=2000)
+    for batch in itertools.count():
+        names = [f"{batch}-{number}" for number in range(5)]
+        with db.transaction() as tx:
+            tx.imports.add("acme", [
+                ImportNew(name, name, episode, turns, Verdict(1.0, True, {}), StopReason.SUBMITTED) for name in names
+            ])
+        print(batch, flush=True)
+"""
+
 _LEARNER = """
     import os, signal, sys
     from online_agent.store.session import Database
@@ -85,6 +105,27 @@ def test_a_writer_killed_at_any_moment_leaves_whole_turns(sqlite_url: str) -> No
     with db.reading() as tx:
         assert tx.connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
     db.close()
+
+
+def test_an_importer_killed_at_any_moment_leaves_whole_batches_and_all_it_acknowledged(
+    db: Database, database_url: str
+) -> None:
+    importer = _start(_IMPORTER, database_url)
+    assert importer.stdout is not None
+    with importer.stdout:
+        said = [importer.stdout.readline() for _ in range(3)]
+        time.sleep(0.017)
+        importer.send_signal(signal.SIGKILL)
+        said += list(importer.stdout)
+    assert importer.wait(20) == -signal.SIGKILL
+    num_acknowledged = sum(line.endswith("\n") for line in said)
+    assert num_acknowledged >= 3
+    with db.reading() as tx:
+        stored = tx.episodes.list("acme", limit=1000).items
+        turns = [tx.episodes.turns(record.id) for record in stored]
+    assert len(stored) % 5 == 0
+    assert len(stored) >= 5 * num_acknowledged
+    assert all([len(span.token_ids) for turn in of for span in turn.spans] == [1000] * 4 for of in turns)
 
 
 @pytest.mark.parametrize(("point", "num_trained"), [("reserved", 0), ("inside the commit", 0), ("after the commit", 2)])

@@ -6,21 +6,21 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, select
 
 from online_agent.errors import BadInput, Conflict
+from online_agent.store.bulk import insert_rows
 from online_agent.store.models import Episode, ImportedEpisode, Turn, WeightVersion, table_of
 from online_agent.store.records import MAX_IMPORT_EPISODES, ImportNew, ImportOutcome
 from online_agent.store.repositories.base import Repository, check_name, new_id
+from online_agent.store.repositories.consent import bar_without_consent
 from online_agent.store.repositories.episodes import NO_ACTION_TOKENS, episode_values
 from online_agent.store.repositories.turns import turn_counts, turn_values
 from online_agent.store.rewards import check_reward
 from online_agent.types import EpisodeStatus
 
 NO_REWARD = "no reward"
-_INSERT_EPISODES = insert(table_of(Episode))
-_INSERT_TURNS = insert(table_of(Turn))
-_INSERT_IMPORTED = insert(table_of(ImportedEpisode))
+_EPISODES, _TURNS, _IMPORTED = table_of(Episode), table_of(Turn), table_of(ImportedEpisode)
 
 
 class ImportRepository(Repository):
@@ -38,17 +38,15 @@ class ImportRepository(Repository):
         known = self._known(tenant_id, hashes)
         versions = self._versions()
         outcomes: list[ImportOutcome] = []
-        rows = _Rows()
+        rows = _Rows(bar_without_consent(self._db, tenant_id))
         for index, (item, hashed) in enumerate(zip(items, hashes, strict=True)):
             if hashed in known:
                 outcomes.append(_repeat(item, index, *known[hashed]))
             else:
                 outcomes.append(rows.add(tenant_id, item, hashed, versions, self._now()))
-        if rows.episodes:
-            self._db.execute(_INSERT_EPISODES, rows.episodes)
-            self._db.execute(_INSERT_IMPORTED, rows.imported)
-        if rows.turns:
-            self._db.execute(_INSERT_TURNS, rows.turns)
+        insert_rows(self._db, _EPISODES, rows.episodes)
+        insert_rows(self._db, _IMPORTED, rows.imported)
+        insert_rows(self._db, _TURNS, rows.turns)
         return outcomes
 
     def _refuse_repeats(self, items: Sequence[ImportNew]) -> None:
@@ -76,9 +74,10 @@ class ImportRepository(Repository):
 
 
 class _Rows:
-    """What is to be inserted, table by table."""
+    """What is to be inserted, table by table. ``bar``: why none of it may be trained on."""
 
-    def __init__(self) -> None:
+    def __init__(self, bar: str | None) -> None:
+        self._bar = bar
         self.episodes: list[dict[str, Any]] = []
         self.turns: list[dict[str, Any]] = []
         self.imported: list[dict[str, Any]] = []
@@ -87,7 +86,7 @@ class _Rows:
         check_name(item.client_id, "id")
         episode_id = new_id("ep", now)
         counts = [turn_counts(episode_id, turn) for turn in item.turns]
-        reason = _why_untrainable(item, counts, versions)
+        reason = self._bar or _why_untrainable(item, counts, versions)
         self.episodes.append(
             {
                 **episode_values(item.episode, now),
