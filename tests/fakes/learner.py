@@ -23,6 +23,7 @@ from online_agent.store.session import Database
 from online_agent.types import StopReason
 from online_agent.weights.store import WeightStore
 from tests.fakes.episodes import make_turn, open_episode, seed_version
+from tests.fakes.tenants import opt_in
 from tests.fakes.tiny_model import VOCAB_SIZE
 
 BATCH = 3
@@ -71,6 +72,7 @@ def open_workplace(data_dir: Path, learner: LearnerSettings = LEARNER) -> Workpl
 def new_workplace(data_dir: Path, model_dir: Path, learner: LearnerSettings = LEARNER) -> Workplace:
     place = open_workplace(data_dir, learner)
     place.db.migrate()
+    opt_in(place.db)
     place.weights.import_seed(model_dir)
     seed_version(place.db)
     return place

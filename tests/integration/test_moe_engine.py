@@ -36,6 +36,7 @@ from tests.engine_fixtures import START_TIMEOUT_S, free_port
 from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.environment import NotesEnvironment
 from tests.fakes.episodes import seed_version
+from tests.fakes.tenants import opt_in
 from tests.fakes.tiny_model import CONTEXT_LENGTH, VOCAB_SIZE
 from tests.fakes.tiny_moe import tie_routers, write_tiny_moe
 
@@ -249,6 +250,7 @@ async def test_the_recipe_that_replays_learns_from_live_episodes_and_its_version
     settings = Settings(data_dir=tmp_path, learner=learner, weights=WeightsSettings(min_free_bytes=1))
     db, weights = Database(settings.database_url), WeightStore(settings.weights_dir)
     db.migrate()
+    opt_in(db)
     weights.import_seed(moe_engine.weights.open(0).serving_dir)
     seed_version(db)
     trainer = PolicyTrainer(weights.open(0).serving_dir, learner, settings.recipe)

@@ -11,6 +11,7 @@ from online_agent.store.models.imports import ImportedEpisode
 from online_agent.store.models.old_logprobs import Interruption, OldLogprobs, PartialGeneration
 from online_agent.store.models.processes import Lease, Process
 from online_agent.store.models.steps import Step, StepEpisode
+from online_agent.store.models.tenants import Tenant
 from online_agent.store.models.weights import LearnerControl, WeightVersion
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Process",
     "Step",
     "StepEpisode",
+    "Tenant",
     "Turn",
     "WeightVersion",
     "table_of",

@@ -31,6 +31,7 @@ from online_agent.store.records.feedback import FeedbackCaps, FeedbackNew, Feedb
 from online_agent.store.records.imports import MAX_IMPORT_EPISODES, ImportNew, ImportOutcome
 from online_agent.store.records.interruptions import InterruptionRecord, InterruptionState, PartialGenerationNew
 from online_agent.store.records.json import Json
+from online_agent.store.records.tenants import TenantRecord
 from online_agent.store.records.training import (
     Control,
     ResetRequest,
@@ -82,6 +83,7 @@ __all__ = [
     "SeriesPoint",
     "StepNew",
     "StepRecord",
+    "TenantRecord",
     "TurnNew",
     "TurnRecord",
     "VersionEpisode",

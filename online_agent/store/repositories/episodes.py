@@ -13,6 +13,7 @@ from online_agent.store.models import Episode, table_of
 from online_agent.store.records import EpisodeGroup, EpisodeNew, EpisodeRecord, Page
 from online_agent.store.records.episodes import MAX_GROUP_SIZE
 from online_agent.store.repositories.base import check_limit, check_name, new_id
+from online_agent.store.repositories.consent import bar_without_consent
 from online_agent.store.repositories.grading import GradingRows
 from online_agent.store.repositories.reservation import ReservationRows
 from online_agent.store.repositories.success import SuccessRows
@@ -27,7 +28,7 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
     def create(self, new: EpisodeNew) -> str:
         """The episode is open; returns its id, which sorts by time of creation."""
         now = self._now()
-        values = episode_values(new, now)
+        values = self._opened(new, now)
         self._db.execute(_INSERT, values)
         return str(values["id"])
 
@@ -37,7 +38,7 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
             raise BadInput(f"group_size must be 2 to {MAX_GROUP_SIZE}, got {group_size}", param="group_size")
         now = self._now()
         group_id = new_id("grp", now)
-        values = episode_values(new, now)
+        values = self._opened(new, now)
         of_group = {"group_id": group_id, "group_size": group_size}
         members = [{**values, **of_group, "id": new_id("ep", now)} for _ in range(group_size)]
         self._db.execute(_INSERT, members)
@@ -148,6 +149,10 @@ class EpisodeRepository(TurnRows, GradingRows, ReservationRows, SuccessRows):
         rows = self._db.execute(query).all()
         items = [_episode(row) for row in rows[:limit]]
         return Page(items, items[-1].id if len(rows) > limit else None)
+
+    def _opened(self, new: EpisodeNew, now: float) -> dict[str, Any]:
+        reason = bar_without_consent(self._db, new.tenant_id, new.untrainable_reason)
+        return {**episode_values(new, now), "untrainable_reason": reason}
 
     def _counts(self, query: Any, tenant_id: str | None) -> Collection[tuple[str, int]]:
         if tenant_id is not None:

@@ -11,6 +11,7 @@ from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.models import Episode, Feedback
 from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord
 from online_agent.store.repositories.base import Repository, check_limit, check_name
+from online_agent.store.repositories.consent import NOT_OPTED_IN, OPTED_OUT
 from online_agent.store.rewards import check_reward
 from online_agent.types import EpisodeStatus, FeedbackFate
 
@@ -25,7 +26,7 @@ class FeedbackRepository(Repository):
     ) -> FeedbackRecord:
         """The feedback is stored with its fate. Raises NotFound, or BadInput naming the bad value.
 
-        ACCEPTED     may still enter a training reward
+        ACCEPTED     may still enter a training reward; the reason says where the tenant lets nothing be trained
         DUPLICATE    equals the last one of the same source
         LATE         the episode is reserved, trained, dropped or failed; the step is not changed. Where a reserved
                      episode returns to the queue, its late feedback is accepted again
@@ -38,7 +39,7 @@ class FeedbackRepository(Repository):
         if new.reward is None and not new.text:
             raise BadInput("feedback needs a reward or a text", param="reward")
         reward = None if new.reward is None else check_reward(new.reward)
-        query = select(Episode.status, Episode.split, Episode.num_turns).where(
+        query = select(Episode.status, Episode.split, Episode.num_turns, Episode.untrainable_reason).where(
             Episode.tenant_id == tenant_id, Episode.id == episode_id
         )
         episode = self._db.execute(query.with_for_update()).one_or_none()
@@ -48,6 +49,8 @@ class FeedbackRepository(Repository):
         fate, reason = self._fate(episode_id, episode.status, episode.split, new, reward, turns)
         if caps is not None and fate is FeedbackFate.ACCEPTED:
             fate, reason = self._within(caps, tenant_id, new)
+        if fate is FeedbackFate.ACCEPTED and episode.untrainable_reason in (NOT_OPTED_IN, OPTED_OUT):
+            reason = episode.untrainable_reason
         values: dict[str, Any] = {
             "source": new.source,
             "person": new.person,

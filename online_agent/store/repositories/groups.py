@@ -20,6 +20,7 @@ from sqlalchemy.orm import aliased
 from online_agent.store.models import Episode
 from online_agent.store.models.episodes import QUEUED, QUEUED_IN_GROUP
 from online_agent.store.records import FeedbackRule
+from online_agent.store.repositories.consent import HAS_CONSENT
 from online_agent.store.repositories.layout import LAYOUT_COLUMNS, LayoutRows
 from online_agent.types import EpisodeStatus, TrainingEpisode
 
@@ -46,7 +47,7 @@ def _taken(group_id: Any) -> Exists:
 
 _waiting = (
     select(Episode.group_id, func.count().label("num_episodes"), func.max(Episode.finished_at).label("completed_at"))
-    .where(_IN_GROUP)
+    .where(_IN_GROUP, HAS_CONSENT)
     .group_by(Episode.group_id)
     .subquery()
 )
@@ -95,7 +96,7 @@ class GroupRows(LayoutRows):
     def _members(self, group_ids: Sequence[str]) -> list[Any]:
         query = (
             select(*LAYOUT_COLUMNS)
-            .where(_IN_GROUP, Episode.group_id.in_(group_ids))
+            .where(_IN_GROUP, HAS_CONSENT, Episode.group_id.in_(group_ids))
             .order_by(Episode.finished_at, Episode.id)
             .with_for_update()
         )

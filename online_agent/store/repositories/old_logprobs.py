@@ -20,6 +20,7 @@ from online_agent.store.encoding import unpack_spans
 from online_agent.store.models import Episode, OldLogprobs, PartialGeneration, Turn
 from online_agent.store.models.episodes import QUEUED
 from online_agent.store.repositories.base import Repository
+from online_agent.store.repositories.consent import HAS_CONSENT
 from online_agent.types import EpisodeStatus, Float32Array, Int32Array, Span, TrainingEpisode, training_episode
 
 _WAITING = (EpisodeStatus.OPEN, EpisodeStatus.FINISHED, EpisodeStatus.GRADED, EpisodeStatus.RESERVED)
@@ -28,6 +29,7 @@ _LEARNABLE = (
     Episode.split == "train",
     Episode.untrainable_reason.is_(None),
     Episode.temperature > 0,
+    HAS_CONSENT,
 )
 _FLOAT32 = np.dtype("<f4")
 
@@ -51,7 +53,7 @@ class OldLogprobRepository(Repository):
 
     def upcoming(self, num: int) -> list[TrainingEpisode]:
         """The ``num`` oldest of the training queue: most of the next batch. The reward is not filled in."""
-        query = select(Episode.id, Episode.temperature).where(text(QUEUED))
+        query = select(Episode.id, Episode.temperature).where(text(QUEUED), HAS_CONSENT)
         rows = self._db.execute(query.order_by(Episode.finished_at, Episode.id).limit(num)).all()
         turns = self._turn_spans([row.id for row in rows])
         episodes = [_whole(row.id, row.temperature, turns[row.id]) for row in rows]

@@ -7,9 +7,10 @@ has action tokens. A reservation first drops, one by one and with the reason,
 - ``rolled_back:v``  it was under way while version v served, and a rollback has gone behind v;
 - ``no_experts``     the recipe replays the engine's choice of experts, and not every token has one;
 
-then takes the oldest by time of finishing, members of groups like all others. A recipe that compares the rollouts of a
-group names its group size, and takes whole groups (see groups.py). Episodes outside the queue's rule, held-out ones
-among them, stay graded and are never touched.
+and marks as untrainable what its tenant does not give for training (see consent.py). Then it takes the oldest by time
+of finishing, members of groups like all others. A recipe that compares the rollouts of a group names its group size,
+and takes whole groups (see groups.py). Episodes outside the queue's rule, held-out ones among them, stay graded and
+are never touched.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from online_agent.errors import BadInput
 from online_agent.store.models import Episode, Feedback, Step, StepEpisode, WeightVersion
 from online_agent.store.models.episodes import QUEUED
 from online_agent.store.records import CLIENT_ENV, FeedbackRule, QueueCounts
+from online_agent.store.repositories.consent import HAS_CONSENT, NOT_OPTED_IN
 from online_agent.store.repositories.groups import MIN_GROUP_EPISODES, GroupRows
 from online_agent.store.repositories.layout import LAYOUT_COLUMNS
 from online_agent.types import EpisodeStatus, FeedbackFate, StepStatus, TrainingEpisode
@@ -65,6 +67,7 @@ class ReservationRows(GroupRows):
             raise BadInput(f"batch must be >= 1 and max_staleness >= 0, got {batch} and {max_staleness}")
         if group_size is not None and group_size < MIN_GROUP_EPISODES:
             raise BadInput(f"group_size must be >= {MIN_GROUP_EPISODES}, got {group_size}", param="group_size")
+        self._bar_without_consent()
         self._drop_stale(current_version, max_staleness)
         self._drop_rolled_back()
         oldest = self._oldest if group_size is None else self._oldest_groups
@@ -127,6 +130,10 @@ class ReservationRows(GroupRows):
         )
         return int(self._db.execute(select(func.count()).select_from(repeated.subquery())).scalar_one())
 
+    def _bar_without_consent(self) -> None:
+        """What came into the queue past the mark of its tenant stays graded, marked."""
+        self._db.execute(update(Episode).where(*_QUEUED, ~HAS_CONSENT).values(untrainable_reason=NOT_OPTED_IN))
+
     def _drop_stale(self, current_version: int, max_staleness: int) -> None:
         staleness = literal(current_version) - Episode.oldest_version
         reason = literal("stale:").concat(cast(staleness, String))
@@ -164,7 +171,7 @@ class ReservationRows(GroupRows):
         while len(episodes) < batch:
             query = (
                 select(*LAYOUT_COLUMNS)
-                .where(*_QUEUED)
+                .where(*_QUEUED, HAS_CONSENT)
                 .order_by(Episode.finished_at, Episode.id)
                 .limit(batch - len(episodes))
                 .with_for_update()

@@ -17,8 +17,9 @@ from online_agent.store.records import FeedbackNew
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus, StopReason
 from tests.fakes.episodes import TENANT, make_turn, open_episode, reserve_step, seed_version
+from tests.fakes.tenants import opt_in
 
-FIRST, HEAD = "20261129_initial", "20261129_plain_blobs"
+FIRST, HEAD = "20261129_initial", "20261130_tenant_consent"
 
 
 def test_a_transaction_that_raises_leaves_nothing(db: Database) -> None:
@@ -75,6 +76,7 @@ def test_a_database_with_rows_goes_up_down_and_up_again(empty_database_url: str)
     database, url = Database(empty_database_url), database_url(empty_database_url)
     database.migrate()
     seed_version(database)
+    opt_in(database)
     episode_id = open_episode(database)
     with database.transaction() as tx:
         for number in range(3):

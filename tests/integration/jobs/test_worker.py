@@ -20,6 +20,7 @@ from online_agent.jobs.redis import RedisServer, is_redis_up, prepare_redis
 from online_agent.store.session import Database
 from online_agent.supervisor.plan import free_port
 from online_agent.types import EpisodeStatus
+from tests.fakes.tenants import opt_in
 from tests.unit.jobs.conftest import TENANT, finish_episode
 
 FAST = {
@@ -59,6 +60,7 @@ class Workplace:
         self.flags.mkdir()
         self.db = Database(f"sqlite:///{data_dir / 'online_agent.db'}", busy_timeout_s=10.0)
         self.db.migrate()
+        opt_in(self.db)
         self.workers: list[subprocess.Popen[bytes]] = []
 
     @property

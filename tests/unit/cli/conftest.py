@@ -45,7 +45,7 @@ def _handler(api: ScriptedApi) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _answer
+        do_GET = do_POST = do_PUT = do_DELETE = _answer
 
         def log_message(self, format: str, *args: object) -> None:
             pass

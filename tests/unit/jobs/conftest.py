@@ -18,6 +18,7 @@ from online_agent.store.records import EpisodeNew
 from online_agent.store.session import Database
 from online_agent.supervisor.plan import free_port
 from online_agent.types import StopReason
+from tests.fakes.tenants import opt_in
 
 TENANT = "t"
 
@@ -82,6 +83,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("database") / "empty.db"
     database = Database(f"sqlite:///{path}")
     database.migrate()
+    opt_in(database)
     database.close()
     return path
 

@@ -17,6 +17,7 @@ from online_agent.store.session import Database
 from online_agent.types import VersionOrigin, VersionState
 from online_agent.weights.store import WeightStore
 from tests.fakes.engine import ScriptedEngine
+from tests.fakes.tenants import opt_in
 from tests.fakes.tiny_model import tiny_weights, write_tiny_model
 
 LIMITS = SwapLimits(swap_timeout_s=5.0, lease_s=30.0)
@@ -77,6 +78,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("database") / "empty.db"
     database = Database(f"sqlite:///{path}")
     database.migrate()
+    opt_in(database)
     database.close()
     return path
 

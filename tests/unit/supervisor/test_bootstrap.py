@@ -32,6 +32,7 @@ def test_the_seed_serves_as_version_0_and_the_key_opens_everything(tmp_path: Pat
         serving = tx.weights.serving()
         key = tx.keys.authenticate(key_file.read_text().strip())
         assert tx.control.get().current_version == 0
+        assert tx.tenants.get("default").trains_shared_weights
     db.close()
     assert serving is not None
     assert (serving.version, serving.state, serving.is_pinned) == (0, VersionState.SERVING, True)
