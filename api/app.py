@@ -34,6 +34,7 @@ from api.responses.router import router as responses
 from api.runtime import Runtime
 from api.shutdown import draining_on_sigterm
 from api.start import open_runtime
+from api.tenants.router import router as tenants
 from api.training.router import router as training
 from api.transfer.router import router as transfer
 from api.weights.router import router as weights

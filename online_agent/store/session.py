@@ -37,6 +37,7 @@ from online_agent.store.repositories.old_logprobs import OldLogprobRepository
 from online_agent.store.repositories.people import PeopleRepository
 from online_agent.store.repositories.processes import LeaseRepository, ProcessRepository
 from online_agent.store.repositories.steps import StepRepository
+from online_agent.store.repositories.tenants import TenantRepository
 from online_agent.store.repositories.weights import WeightRepository
 
 WAL_LIMIT_BYTES = 32 * 1024 * 1024
