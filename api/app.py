@@ -58,10 +58,10 @@ ROUTERS = (
     adaptation,
     events,
     keys,
+    tenants,
     health,
     dashboard,
 )
-    tenants,
 
 OpenRuntime = Callable[[Settings], AbstractAsyncContextManager[Runtime]]
 
@@ -89,7 +89,6 @@ def create_app(settings: Settings | None = None, opener: OpenRuntime = open_runt
     )
     app.state.settings = settings
     errors.install(app)
-        telemetry=server_spans(),
     app.add_middleware(Authentication)
     app.add_middleware(CountRequests)
     for router in ROUTERS:

@@ -95,15 +95,15 @@ class Transaction:
         return KeyRepository(self.connection, self.clock)
 
     @cached_property
+    def tenants(self) -> TenantRepository:
+        return TenantRepository(self.connection, self.clock)
+
+    @cached_property
     def people(self) -> PeopleRepository:
         return PeopleRepository(self.connection, self.clock)
 
     @cached_property
     def expiry(self) -> ExpiryRepository:
-    @cached_property
-    def tenants(self) -> TenantRepository:
-        return TenantRepository(self.connection, self.clock)
-
         return ExpiryRepository(self.connection, self.clock)
 
     @cached_property
