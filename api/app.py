@@ -35,11 +35,13 @@ from api.runtime import Runtime
 from api.shutdown import draining_on_sigterm
 from api.start import open_runtime
 from api.tenants.router import router as tenants
+from api.tracing import TellTraceId, server_spans
 from api.training.router import router as training
 from api.transfer.router import router as transfer
 from api.weights.router import router as weights
 from online_agent.config.environment import settings_of_environment
 from online_agent.config.settings import Settings
+from online_agent.telemetry import tracing
 
 ROUTERS = (
     chat,
@@ -86,11 +88,14 @@ def create_app(settings: Settings | None = None, opener: OpenRuntime = open_runt
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=operation_id,
+        telemetry=server_spans(),
     )
     app.state.settings = settings
     errors.install(app)
     app.add_middleware(Authentication)
     app.add_middleware(CountRequests)
+    if tracing.is_on():
+        app.add_middleware(TellTraceId)
     for router in ROUTERS:
         app.include_router(router)
     describe(app)

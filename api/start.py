@@ -73,6 +73,7 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
             settings.agent,
             on_finished,
             interrupter.engine_of if is_interrupted else None,
+            settings.gateway.model_name,
         )
         stack.push_async_callback(runner.drain, settings.api.drain_timeout_s)
         if is_interrupted:

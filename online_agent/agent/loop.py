@@ -24,6 +24,8 @@ from online_agent.errors import EngineRejected
 from online_agent.rendering import Piece, parse_tool_calls
 from online_agent.store.expert_rows import pack_experts
 from online_agent.store.records import ChangeRecord, TurnNew
+from online_agent.telemetry.model_calls import TOOL_ERROR, tool_span
+from online_agent.telemetry.tracing import failed
 from online_agent.types import Generation, Limits, Sampling, Span, SpanKind, StopReason, ToolCall
 
 Record = Callable[[TurnNew, str | None], Awaitable[Sequence[ChangeRecord]]]
@@ -122,7 +124,10 @@ class AgentLoop:
         observations: list[Observation] = []
         for call in calls:
             self._tell(tool_call_event(turn, call))
-            observation = await self._world.answer(call)
+            with tool_span(call.name, is_offered=self._world.offers(call.name)) as span:
+                observation = await self._world.answer(call)
+                if observation.is_error:
+                    failed(span, TOOL_ERROR)
             observations.append(observation)
             self._tell(observation_event(turn, observation))
             if observation.is_final:

@@ -9,6 +9,7 @@ from typing import Protocol
 from online_agent.errors import Conflict, EngineError, EngineUnavailable
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import new_rid
+from online_agent.telemetry.model_calls import answered, chat_span
 from online_agent.types import Generation, Int32Array, Sampling
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 2.0
@@ -44,10 +45,19 @@ class CutShort(asyncio.CancelledError):
 
 
 class Policy:
-    """``pinned_version``: the one version this policy may act with."""
+    """``pinned_version``: the one version this policy may act with. ``name`` and ``episode_id`` are for traces."""
 
-    def __init__(self, engine: Engine, renderer: ChatRenderer, pinned_version: int | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: ChatRenderer,
+        pinned_version: int | None = None,
+        *,
+        name: str = "",
+        episode_id: str | None = None,
+    ) -> None:
         self._engine, self.renderer, self._pinned_version = engine, renderer, pinned_version
+        self._name, self._episode_id = name, episode_id
         self._outage: EngineUnavailable | None = None
 
     @property
@@ -66,6 +76,12 @@ class Policy:
         Raises EngineRejected or EngineProtocolError, Conflict when another version than the pinned one answers, and
         CutShort with the partial turn when cancelled.
         """
+        with chat_span(self._name, sampling, self._episode_id) as span:
+            generation = await self._sampled(token_ids, sampling, experts_from)
+            answered(span, self._name, [generation], [generation.finish_reason], generation.num_prompt_tokens)
+        return generation
+
+    async def _sampled(self, token_ids: Int32Array, sampling: Sampling, experts_from: int) -> Generation:
         delay_s = FIRST_RETRY_S
         while True:
             try:

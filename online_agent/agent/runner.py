@@ -27,11 +27,14 @@ from online_agent.agent.recorder import Recorder
 from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
 from online_agent.agent.verdicts import VerdictWatch
 from online_agent.agent.world import World, under_changes
-from online_agent.config.settings import AgentSettings
+from online_agent.config.settings import DEFAULT_MODEL_NAME, AgentSettings
 from online_agent.errors import BadInput, Busy, NotFound, OnlineAgentError, UnknownName
 from online_agent.rendering import ChatRenderer, tool_schema_hash
 from online_agent.store.records import ChangeRecord, EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew
 from online_agent.store.session import Database
+from online_agent.telemetry import tracing
+from online_agent.telemetry.conventions import STOP_REASON
+from online_agent.telemetry.model_calls import agent_span
 from online_agent.types import StopReason
 
 __all__ = ["EpisodeEvent", "EpisodeRequest", "EpisodeRunner"]
@@ -75,10 +78,11 @@ class EpisodeRunner:
         settings: AgentSettings,
         on_finished: Callable[[str], None],
         engine_of: Callable[[str], Engine] | None = None,
+        model_name: str = DEFAULT_MODEL_NAME,
     ) -> None:
         self._engine_of = engine_of or (lambda episode_id: engine)
         self._renderer, self._environments = renderer, environments
-        self._settings, self._on_finished = settings, on_finished
+        self._settings, self._on_finished, self._model_name = settings, on_finished, model_name
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="episodes")
         self._recorder = Recorder(db, self._threads)
         self._verdicts = VerdictWatch(self._recorder)
@@ -241,6 +245,7 @@ class EpisodeRunner:
             weight_version=request.weight_version,
             metadata=request.metadata,
             untrainable_reason=request.untrainable_reason,
+            traceparent=tracing.traceparent(),
         )
 
     def _launch(
@@ -251,13 +256,18 @@ class EpisodeRunner:
         self._logs[episode_id] = flight.log
         while len(self._logs) > KEPT_LOGS + len(self._flights):
             self._logs.popitem(last=False)
-        flight.task = asyncio.create_task(self._fly(flight, environment), name=f"episode {episode_id}")
+        flight.task = asyncio.create_task(self._traced(flight, environment), name=f"episode {episode_id}")
         flight.task.add_done_callback(lambda _: self._land(flight))
 
     def _land(self, flight: _Flight) -> None:
         self._num_admitted -= 1
         del self._flights[flight.episode_id]
         flight.log.close()
+
+    async def _traced(self, flight: _Flight, environment: ChangedEnvironment) -> None:
+        request = flight.request
+        with agent_span(self._model_name, flight.episode_id, request.env, request.task_id):
+            await self._fly(flight, environment)
 
     async def _fly(self, flight: _Flight, environment: ChangedEnvironment) -> None:
         """The episode boundary: whatever happens inside, the row leaves ``open`` with a reason."""
@@ -281,7 +291,13 @@ class EpisodeRunner:
             if flight.may_move_on:
                 environment = await self._environment(flight.request.env)
             engine = self._engine_of(flight.episode_id)
-            policy = Policy(engine, self._renderer, flight.request.weight_version)
+            policy = Policy(
+                engine,
+                self._renderer,
+                flight.request.weight_version,
+                name=self._model_name,
+                episode_id=flight.episode_id,
+            )
             world = await World.open(environment, flight.request.task_id)
             try:
                 return await self._run_loop(flight, policy, world), world.artifact()
@@ -304,6 +320,7 @@ class EpisodeRunner:
 
     async def _end(self, flight: _Flight, reason: StopReason, artifact: Artifact | None, failure: str | None) -> None:
         episode_id = flight.episode_id
+        tracing.set_on_current(STOP_REASON, reason if failure is None else StopReason.OUTAGE)
         try:
             if failure is not None:
                 await self._recorder.fail(episode_id, failure)

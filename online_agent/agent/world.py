@@ -48,6 +48,10 @@ class World:
     def tools(self) -> Sequence[ToolSpec]:
         return self._shown_tools
 
+    def offers(self, tool_name: str) -> bool:
+        """Whether the agent was shown a tool of that name."""
+        return any(tool.name == tool_name for tool in self._shown_tools)
+
     def system_prompt(self) -> str:
         return self._environment.system_prompt()
 

@@ -17,6 +17,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from online_agent.errors import ConfigError, UnknownName
 from online_agent.recipes import RECIPES, Recipe, RecipeTable, choose_recipe
 
+DEFAULT_MODEL_NAME = "online-agent"
+"""What clients call the served policy, whatever version of it serves."""
+
 PositiveFloat = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 
@@ -220,7 +223,7 @@ class GatewaySettings(Section):
     end is dropped. An engine that is away is asked again for ``engine_wait_s``.
     """
 
-    model_name: Annotated[str, Field(min_length=1, max_length=100)] = "online-agent"
+    model_name: Annotated[str, Field(min_length=1, max_length=100)] = DEFAULT_MODEL_NAME
     max_new_tokens: PositiveInt = 1024
     max_choices: PositiveInt = 8
     max_messages: PositiveInt = 4096

@@ -44,6 +44,7 @@ class Captured:
     prompt: Prompt
     sampling: Sampling
     asked_at: float
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ def _completion(captured: Captured, index: int, choice: SampledChoice) -> Comple
         message=_message(choice),
         tags=captured.call.tags,
         weight_version=max((run.version for run in generation.version_runs), default=None),
+        traceparent=captured.traceparent,
     )
 
 

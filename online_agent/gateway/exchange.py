@@ -16,7 +16,10 @@ from online_agent.gateway.calls import CallAnswer, ChatCall, ChoiceAnswer, Delta
 from online_agent.gateway.capture import Capture, Captured, Opening, Stored
 from online_agent.gateway.markup import Fragment
 from online_agent.gateway.sampler import CUT_TIMEOUT_S, ChoiceSampler, SampledChoice
+from online_agent.telemetry import tracing
+from online_agent.telemetry.conventions import EPISODE
 from online_agent.telemetry.logging import get_logger
+from online_agent.telemetry.model_calls import answered, chat_span
 from online_agent.types import Sampling
 
 log = get_logger(__name__)
@@ -95,8 +98,7 @@ class Exchange:
 
     async def _run(self) -> CallAnswer:
         try:
-            choices = await asyncio.gather(*self._tasks)
-            return await self._stored(choices)
+            return await self._stored(await self._sampled())
         except EngineError as error:
             await self._stop_all()
             await self._keep_failure(error)
@@ -108,6 +110,22 @@ class Exchange:
             raise late from None
         finally:
             self._deltas.put_nowait(None)
+
+    async def _sampled(self) -> list[SampledChoice]:
+        call, opening = self.call, self.opening
+        with chat_span(
+            call.model,
+            self.sampling,
+            None if opening is None else opening.new.id,
+            more=call.sampling.more,
+            num_choices=call.num_choices,
+            is_streamed=call.is_streamed,
+        ) as span:
+            choices = await asyncio.gather(*self._tasks)
+            generations = [choice.generation for choice in choices]
+            finishes = [choice.finish for choice in choices]
+            answered(span, call.model, generations, finishes, self.num_prompt_tokens, self.completion_id)
+        return choices
 
     async def _stop_all(self) -> None:
         for task in self._tasks:
@@ -137,6 +155,8 @@ class Exchange:
         )
         first = answers[0]
         episode_id = None if stored is None else stored.episode_id
+        if episode_id is not None:
+            tracing.set_on_current(EPISODE, episode_id)
         receipt = Receipt(self.completion_id, episode_id, first.turn, first.weight_version)
         return CallAnswer(receipt, answers, usage, self.created_at)
 

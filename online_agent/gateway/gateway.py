@@ -25,6 +25,7 @@ from online_agent.rendering import ChatRenderer, tool_schema_hash
 from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew
 from online_agent.store.repositories.base import check_name, new_id
 from online_agent.store.session import Database, Transaction
+from online_agent.telemetry import tracing
 from online_agent.telemetry.logging import get_logger
 from online_agent.types import Sampling, Span
 
@@ -187,7 +188,7 @@ class Gateway:
         asked = call.sampling.max_tokens or self._settings.max_new_tokens
         sampling = self._sampling(call, min(asked, room))
         completion_id = f"{_ID_PREFIX[call.protocol]}{secrets.token_hex(12)}"
-        captured = Captured(completion_id, call, prompt, sampling, asked_at)
+        captured = Captured(completion_id, call, prompt, sampling, asked_at, tracing.traceparent())
         ends_early = bool(call.sampling.stop) or call.tool_choice.max_calls is not None
         ask = EngineAsk(
             input_ids=input_ids,

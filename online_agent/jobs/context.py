@@ -20,6 +20,7 @@ from online_agent.jobs.grading import Grader
 from online_agent.serving.client import EngineClient
 from online_agent.serving.connect import connect
 from online_agent.store.session import Database
+from online_agent.telemetry.tracing import setup_tracing, shut_down_tracing
 from online_agent.weights.store import WeightStore
 
 Result = TypeVar("Result")
@@ -35,6 +36,7 @@ class WorkerContext:
         """``slot`` numbers the processes with a sandbox on one machine (0 is the api), so that none share a user."""
         self._slot = slot
         self.settings = settings
+        setup_tracing("worker", settings)
         self.db = Database(settings.database_url, settings.database.busy_timeout_s)
         self.weights = WeightStore(settings.weights_dir)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -72,3 +74,4 @@ class WorkerContext:
             self.queue.close()
         self._runner.close()
         self.db.close()
+        shut_down_tracing()

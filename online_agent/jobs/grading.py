@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+
+from opentelemetry.trace import Span
 
 from envs.errors import EnvError
 from envs.protocols import Environment
@@ -20,6 +23,8 @@ from online_agent.config.settings import JobsSettings
 from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.records import GradingClaim
 from online_agent.store.session import Database
+from online_agent.telemetry import tracing
+from online_agent.telemetry.conventions import CONVERSATION_ID, ENV, SCORE
 from online_agent.telemetry.logging import bound, get_logger
 
 _log = get_logger(__name__)
@@ -84,9 +89,11 @@ class Grader:
             task = _task(claim, environment)
         except KeyError as error:
             return Ungradable(f"task {claim.task_id!r} of {claim.env!r} cannot be found: {error}")
-        with bound(episode=claim.episode_id):
+        with bound(episode=claim.episode_id), grading_span(claim) as span:
             async with asyncio.timeout(self._settings.grading_lease_s):
-                return await environment.verify(task, claim.artifact)
+                verdict = await environment.verify(task, claim.artifact)
+            span.set_attribute(SCORE, verdict.reward)
+            return verdict
 
     def _settle(self, results: list[tuple[GradingClaim, Outcome]]) -> GradingReport:
         graded = failed = retried = duplicates = 0
@@ -111,6 +118,12 @@ class Grader:
         if failed or retried or duplicates:
             _log.warning("grading was not smooth", **{name: getattr(report, name) for name in report.__slots__})
         return report
+
+
+def grading_span(claim: GradingClaim) -> AbstractContextManager[Span]:
+    """``grade {env}`` in the trace that asked for the episode."""
+    attributes = {CONVERSATION_ID: claim.episode_id, ENV: claim.env}
+    return tracing.span(f"grade {claim.env}", attributes, parent=claim.traceparent)
 
 
 def _outcome(claim: GradingClaim, answer: Outcome | BaseException) -> Outcome:

@@ -28,6 +28,7 @@ from online_agent.learner.old_logits.protocol import OldLogits
 from online_agent.learner.old_logits.step import filled, settled, with_cost
 from online_agent.learner.report import ReferenceReset, StepReport
 from online_agent.learner.stages import Stage
+from online_agent.learner.tracing import TracedStep, traced_step
 from online_agent.store.records import Control, ResetRequest, StepNew, VersionNew
 from online_agent.store.repositories.steps import step_identity
 from online_agent.store.session import Database, Transaction
@@ -135,6 +136,11 @@ class LearnerLoop:
             return False
         step, episodes = reserved
         self._on_stage(Stage.RESERVED)
+        with traced_step(self._db, step, self.version, len({episode.episode_id for episode in episodes})) as traced:
+            self._train(step, episodes, control, traced)
+        return True
+
+    def _train(self, step: int, episodes: list[TrainingEpisode], control: Control, traced: TracedStep) -> None:
         started = time.perf_counter()
         resets = self._apply_reset_request(control.reset_request)
         episodes = filled(self._old_logits, episodes, self.version)
@@ -142,13 +148,15 @@ class LearnerLoop:
         report = with_cost(report, self._old_logits)
         self._on_stage(Stage.TRAINED)
         if report.skip_reason is not None:
+            traced.skipped(report.skip_reason)
             self._skip(step, report)
-            return True
+            return
         try:
             version = self._publish(step, report, (*resets, *report.resets))
         except StorageFull:
             self._give_back()
             raise
+        traced.committed(version)
         self._skipped_in_a_row = 0
         _log.info(
             "step committed",
@@ -159,7 +167,6 @@ class LearnerLoop:
             **_headline(report.metrics),
         )
         self._announce(version)
-        return True
 
     def _has_experts(self) -> bool:
         """Whether the policy is a mixture of experts; a dense one has no routing to replay."""

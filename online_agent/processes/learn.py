@@ -22,6 +22,7 @@ from online_agent.learner.trainer import PolicyTrainer
 from online_agent.store.session import Database
 from online_agent.supervisor.readiness import announce_ready
 from online_agent.telemetry.logging import setup_logging
+from online_agent.telemetry.tracing import setup_tracing, shut_down_tracing
 from online_agent.weights.store import WeightStore
 
 
@@ -41,6 +42,7 @@ def main() -> None:
 
 
 def _lead(settings: Settings, ranks: Ranks, stop: threading.Event) -> None:
+    setup_tracing("learner", settings)
     db = Database(settings.database_url, settings.database.busy_timeout_s)
     weights = WeightStore(settings.weights_dir)
     jobs = JobQueue(settings)
@@ -60,6 +62,7 @@ def _lead(settings: Settings, ranks: Ranks, stop: threading.Event) -> None:
             route.close()
         jobs.close()
         db.close()
+        shut_down_tracing()
 
 
 def _model_dir(db: Database, weights: WeightStore) -> Path:

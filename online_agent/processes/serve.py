@@ -9,6 +9,7 @@ import uvicorn
 
 from online_agent.config.environment import settings_of_environment
 from online_agent.telemetry.logging import setup_logging
+from online_agent.telemetry.tracing import setup_tracing, shut_down_tracing
 
 APPLICATION = "api.app:create_app"
 # Time for answers under way after the episodes have drained.
@@ -20,6 +21,7 @@ def main() -> None:
     """Serve until SIGTERM, then drain and return."""
     settings = settings_of_environment()
     setup_logging("api", settings)
+    setup_tracing("api", settings)
     uvicorn.run(
         APPLICATION,
         factory=True,
@@ -31,3 +33,4 @@ def main() -> None:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
     )
+    shut_down_tracing()

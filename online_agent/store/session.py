@@ -38,6 +38,7 @@ from online_agent.store.repositories.people import PeopleRepository
 from online_agent.store.repositories.processes import LeaseRepository, ProcessRepository
 from online_agent.store.repositories.steps import StepRepository
 from online_agent.store.repositories.tenants import TenantRepository
+from online_agent.store.repositories.traces import TraceRepository
 from online_agent.store.repositories.weights import WeightRepository
 
 WAL_LIMIT_BYTES = 32 * 1024 * 1024
@@ -73,6 +74,10 @@ class Transaction:
     @cached_property
     def steps(self) -> StepRepository:
         return StepRepository(self.connection, self.clock)
+
+    @cached_property
+    def traces(self) -> TraceRepository:
+        return TraceRepository(self.connection, self.clock)
 
     @cached_property
     def control(self) -> ControlRepository:

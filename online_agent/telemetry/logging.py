@@ -16,6 +16,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from online_agent.config.settings import Settings
 from online_agent.telemetry.redaction import redact
+from online_agent.telemetry.tracing import trace_id
 
 # Chatty at INFO: one line per HTTP request or per queue poll.
 _QUIET_LIBRARIES = (
@@ -36,9 +37,18 @@ def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict
     return redacted
 
 
+def _add_trace_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A line that was logged inside a span can be found by its trace."""
+    under_way = trace_id()
+    if under_way is not None:
+        event["trace_id"] = under_way
+    return event
+
+
 def _shared_processors() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
+        _add_trace_id,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

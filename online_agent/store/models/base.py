@@ -21,6 +21,7 @@ RowId = Annotated[
 ]
 Name = Annotated[str, mapped_column(String(255))]
 Word = Annotated[str, mapped_column(String(32))]
+Traceparent = Annotated[str, mapped_column(String(55))]  # version 00 of W3C's trace context has exactly this length
 LongText = Annotated[str, mapped_column(Text)]
 Seconds = Annotated[float, mapped_column(Double)]
 JsonDict = Annotated[dict[str, Any], mapped_column(JSON(none_as_null=True))]

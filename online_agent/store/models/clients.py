@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from online_agent.store.models.base import Base, Blob, JsonDict, LongText, Name, RowId, Seconds, Word
+from online_agent.store.models.base import Base, Blob, JsonDict, LongText, Name, RowId, Seconds, Traceparent, Word
 
 _NAMED = text("name IS NOT NULL")
 _HAS_PARENT = text("parent_id IS NOT NULL")
@@ -68,6 +68,7 @@ class Completion(Base):
     message: Mapped[JsonDict]
     tags: Mapped[JsonDict]
     weight_version: Mapped[int | None] = mapped_column(Integer)
+    traceparent: Mapped[Traceparent | None]
     created_at: Mapped[Seconds]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from online_agent.store.models.base import Base, Blob, JsonDict, LongText, Name, Seconds, Word
+from online_agent.store.models.base import Base, Blob, JsonDict, LongText, Name, Seconds, Traceparent, Word
 
 # The training queue. Queries repeat these very words: only then do the databases use the index that covers it, which
 # starts with the two constant columns because SQLite prefers an index it can search by equality.
@@ -21,7 +21,7 @@ class Episode(Base):
     """Status moves are compare-and-set updates. ``step`` and its row in ``steps`` appear in one transaction.
 
     ``limits`` is [max turns, max tokens, timeout in s]. Members of a group are rows of one transaction: ``group_size``
-    is how many there were then (an erased one is gone).
+    is how many there were then (an erased one is gone). ``traceparent``: the kept trace that asked for it.
     """
 
     __tablename__ = "episodes"
@@ -103,6 +103,7 @@ class Episode(Base):
     trained_at: Mapped[Seconds | None]
     group_id: Mapped[Name | None]
     group_size: Mapped[int | None] = mapped_column(Integer)
+    traceparent: Mapped[Traceparent | None]
 
 
 class Turn(Base):

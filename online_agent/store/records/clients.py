@@ -79,6 +79,7 @@ class CompletionNew:
     message: Json = field(default_factory=dict)
     tags: Json = field(default_factory=dict)
     weight_version: int | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

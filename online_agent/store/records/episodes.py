@@ -27,7 +27,7 @@ class EpisodeNew:
     """An episode about to start. ``weight_version`` pins it to one version; ``task`` is set for a task given inline.
 
     ``untrainable_reason`` set here keeps the episode out of training from the start. ``id`` from ``new_episode_id``
-    where it had to be known before the row; empty makes one.
+    where it had to be known before the row; empty makes one. ``traceparent`` is the trace that asked for it.
     """
 
     tenant_id: str
@@ -45,6 +45,7 @@ class EpisodeNew:
     metadata: Json = field(default_factory=dict)
     untrainable_reason: str | None = None
     id: str = ""
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class GradingClaim:
     artifact: Artifact | None
     attempt: int
     expires_at: float
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,7 @@ class ClientRepository(ClientRows, ClientRewardRows):
             "message": dict(new.message),
             "tags": dict(new.tags),
             "weight_version": new.weight_version,
+            "traceparent": new.traceparent,
             "created_at": self._now(),
         }
         self._db.execute(insert(Completion).values(values))

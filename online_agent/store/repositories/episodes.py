@@ -222,6 +222,7 @@ def episode_values(new: EpisodeNew, now: float) -> dict[str, Any]:
         "created_at": now,
         "group_id": None,
         "group_size": None,
+        "traceparent": new.traceparent,
     }
 
 

@@ -37,6 +37,7 @@ def _claim_where(chosen: ColumnElement[bool]) -> Update:
             _OF.artifact,
             _OF.num_grading_attempts,
             _OF.finished_at,
+            _OF.traceparent,
         )
     )
 
@@ -121,4 +122,5 @@ def _claim(row: Any, expires_at: float) -> GradingClaim:
         artifact=None if row.artifact is None else Artifact.from_json(row.artifact),
         attempt=row.num_grading_attempts,
         expires_at=expires_at,
+        traceparent=row.traceparent,
     )
