@@ -63,6 +63,27 @@ def ingest(
     _show(measure(episodes, runs, postgres, directory, progress=lambda line: typer.echo(line, err=True)), json)
 
 
+@app.command()
+def gateway(
+    json: JsonFile = None,
+    litellm: Annotated[
+        Path | None,
+        typer.Option(exists=True, envvar="ONLINE_AGENT_BENCH_LITELLM", help="Python of an environment with LiteLLM."),
+    ] = None,
+    reef: Annotated[
+        Path | None,
+        typer.Option(exists=True, envvar="ONLINE_AGENT_BENCH_REEF", help="Python of an environment with Reef."),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1)] = 5,
+    quick: Annotated[bool, typer.Option(help="Shorter trials: a quarter of an hour.")] = False,
+) -> None:
+    """Time added to an engine's reply and the highest rate kept, the turns durable, against other gateways."""
+    from benchmarks.gateway import QUICK, Lengths, measure
+
+    lengths = QUICK if quick else Lengths()
+    _show(measure(runs, lengths, litellm, reef, progress=lambda line: typer.echo(line, err=True)), json)
+
+
 def _show(report: Report, json: Path | None) -> None:
     for name, value in (report.figures | report.ratios).items():
         typer.echo(f"{name:32} {value:.6g}")
