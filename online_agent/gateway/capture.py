@@ -12,6 +12,7 @@ from online_agent.gateway.calls import ChatCall
 from online_agent.gateway.fingerprints import call_fingerprint, extended, message_fingerprint
 from online_agent.gateway.prompts import Prompt
 from online_agent.gateway.sampler import SampledChoice
+from online_agent.store.expert_rows import pack_experts
 from online_agent.store.records import CompletionNew, EpisodeNew, TurnNew
 from online_agent.store.session import Database, Transaction
 from online_agent.types import Sampling, Span, SpanKind, StopReason, ToolCall
@@ -138,6 +139,7 @@ def _completion(captured: Captured, index: int, choice: SampledChoice) -> Comple
 
 def _turn(captured: Captured, choice: SampledChoice) -> TurnNew:
     generation = choice.generation
+    experts = generation.routed_experts
     action = Span(SpanKind.ACTION, 0, generation.token_ids, generation.logprobs, generation.version_runs)
     return TurnNew(
         spans=[*captured.prompt.spans, action],
@@ -148,6 +150,7 @@ def _turn(captured: Captured, choice: SampledChoice) -> TurnNew:
         num_cached_tokens=generation.num_cached_tokens,
         num_retractions=generation.num_retractions,
         latency_s=choice.seconds,
+        routed_experts=None if experts is None else pack_experts(experts, captured.prompt.num_routed),
     )
 
 

@@ -24,6 +24,7 @@ from online_agent.gateway.sampler import ChoiceSampler, Engine, EngineAsk
 from online_agent.rendering import ChatRenderer, tool_schema_hash
 from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew
 from online_agent.store.repositories.base import check_name, new_id
+from online_agent.store.segments import TurnTree
 from online_agent.store.session import Database, Transaction
 from online_agent.telemetry import tracing
 from online_agent.telemetry.logging import get_logger
@@ -118,6 +119,9 @@ class Gateway:
         links: list[CompletionLink] = [] if episode is None else tx.clients.links(episode.id)
         read_spans = _no_spans if episode is None else partial(tx.clients.spans_of, episode.id)
         prompt = self._prompts.build(call, links, read_spans)
+        if episode is not None and prompt.parent is not None and self._engine.records_experts:
+            path = TurnTree(links).path(prompt.parent)
+            prompt = replace(prompt, num_routed=tx.clients.num_routed(episode.id, path))
         return self._opening(tx, caller, call, episode, prompt) if call.is_recorded else None, prompt
 
     def _found(self, tx: Transaction, caller: Caller) -> ClientEpisodeRecord | None:
@@ -199,6 +203,7 @@ class Gateway:
             num_top_logprobs=call.num_top_logprobs or 0,
             is_streamed=call.is_streamed or ends_early,
             wait_s=self._settings.engine_wait_s,
+            experts_from=prompt.num_routed,
         )
         exchange = Exchange(captured, opening, self._capture)
         for index in range(call.num_choices):

@@ -33,7 +33,8 @@ class Prompt:
     """``spans`` are new and follow ``context``, the stored ids up to and with turn ``parent``.
 
     ``forced_text`` is the beginning of the answer, ``num_forced`` ids at the end of ``spans``. ``opens_thought``: the
-    template itself begins every answer with the tag of reasoning.
+    template itself begins every answer with the tag of reasoning. ``num_routed``: how many ids, from the first on,
+    have their experts stored.
     """
 
     spans: list[Span]
@@ -44,6 +45,7 @@ class Prompt:
     forced_text: str
     num_forced: int
     opens_thought: bool
+    num_routed: int = 0
 
     @property
     def input_ids(self) -> Int32Array:

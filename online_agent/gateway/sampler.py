@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from online_agent.agent.generations import join
 from online_agent.errors import EngineProtocolError, EngineRejected, EngineUnavailable
 from online_agent.gateway.answer_reader import AnswerReader, AnswerText
 from online_agent.gateway.calls import Finish, TokenLogprob
 from online_agent.gateway.markup import Fragment
 from online_agent.serving.client import new_rid
 from online_agent.serving.streams import StreamPart
-from online_agent.types import Generation, Int32Array, Sampling, Span, SpanKind, VersionRun
+from online_agent.types import Generation, Int32Array, RoutedExperts, Sampling, Span, SpanKind, VersionRun
 
 CUT_TIMEOUT_S = 1.5
 """How long an aborted request may take to hand over what it has sampled; then it is dropped."""
@@ -29,6 +30,9 @@ class Engine(Protocol):
     @property
     def max_sequence_tokens(self) -> int: ...
 
+    @property
+    def records_experts(self) -> bool: ...
+
     async def generate(
         self,
         input_ids: Int32Array,
@@ -38,6 +42,7 @@ class Engine(Protocol):
         *,
         more: Mapping[str, Any] | None = None,
         num_top_logprobs: int = 0,
+        experts_from: int = 0,
     ) -> Generation: ...
 
     def generate_stream(
@@ -49,6 +54,7 @@ class Engine(Protocol):
         *,
         more: Mapping[str, Any] | None = None,
         num_top_logprobs: int = 0,
+        experts_from: int = 0,
     ) -> AsyncIterator[StreamPart]: ...
 
     async def abort(self, rid: str) -> None: ...
@@ -56,7 +62,10 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineAsk:
-    """What the engine is asked for. ``is_streamed``: part by part, for the client or to stop early."""
+    """What the engine is asked for. ``is_streamed``: part by part, for the client or to stop early.
+
+    ``experts_from``: the experts of earlier ids are stored already.
+    """
 
     input_ids: Int32Array
     sampling: Sampling
@@ -66,6 +75,7 @@ class EngineAsk:
     num_top_logprobs: int
     is_streamed: bool
     wait_s: float
+    experts_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +142,7 @@ class ChoiceSampler:
                 if is_torn or self._has_left or time.monotonic() > deadline:
                     raise
             else:
-                whole = part if done is None else joined(done, part)
+                whole = part if done is None else join(done, part)
                 if part.finish_reason != "abort" or self._has_left or self._reader.is_over:
                     return whole
                 if len(part.token_ids):
@@ -140,6 +150,8 @@ class ChoiceSampler:
                 elif time.monotonic() > deadline:
                     raise EngineUnavailable("the engine aborts every answer", retry_after_s=1.0)
             await asyncio.sleep(RETRY_S)
+            if self._has_left and done is not None:
+                return done
             self._rid = new_rid()
 
     async def _plain(self, ask: EngineAsk) -> Generation:
@@ -150,6 +162,7 @@ class ChoiceSampler:
             self._rid,
             more=ask.more,
             num_top_logprobs=ask.num_top_logprobs,
+            experts_from=ask.experts_from,
         )
 
     async def _streamed(self, ask: EngineAsk) -> Generation:
@@ -160,6 +173,7 @@ class ChoiceSampler:
             self._rid,
             more=ask.more,
             num_top_logprobs=ask.num_top_logprobs,
+            experts_from=ask.experts_from,
         )
         async for part in parts:
             was_over = self._reader.is_over
@@ -205,27 +219,12 @@ class ChoiceSampler:
 def continued(ask: EngineAsk, done: Generation) -> EngineAsk:
     """What is asked for after the ids that were sampled already."""
     left = max(1, ask.sampling.max_new_tokens - len(done.token_ids))
+    num_routed = 0 if done.routed_experts is None else len(done.routed_experts)
     return replace(
         ask,
         input_ids=np.concatenate([ask.input_ids, done.token_ids]),
         sampling=replace(ask.sampling, max_new_tokens=left),
-    )
-
-
-def joined(first: Generation, second: Generation) -> Generation:
-    """Two generations, the second of which went on from the first, as the one they are."""
-    offset = len(first.token_ids)
-    runs = [VersionRun(run.version, run.start + offset, run.end + offset) for run in second.version_runs]
-    return Generation(
-        token_ids=np.concatenate([first.token_ids, second.token_ids]),
-        logprobs=np.concatenate([first.logprobs, second.logprobs]),
-        version_runs=(*first.version_runs, *runs),
-        finish_reason=second.finish_reason,
-        num_prompt_tokens=first.num_prompt_tokens,
-        num_cached_tokens=first.num_cached_tokens,
-        num_retractions=first.num_retractions + second.num_retractions,
-        misalignment=first.misalignment or second.misalignment,
-        top_logprobs=(*first.top_logprobs, *second.top_logprobs),
+        experts_from=ask.experts_from + num_routed,
     )
 
 
@@ -244,8 +243,15 @@ def clipped(generation: Generation, num_tokens: int) -> Generation:
         logprobs=generation.logprobs[:num_tokens],
         version_runs=runs,
         top_logprobs=generation.top_logprobs[:num_tokens],
-        routed_experts=None,
+        routed_experts=_clipped_experts(generation, num_tokens),
     )
+
+
+def _clipped_experts(generation: Generation, num_tokens: int) -> RoutedExperts | None:
+    """The rows up to the last but one of the ids that are kept: as many as if the engine had ended there."""
+    rows = generation.routed_experts
+    num_dropped = len(generation.token_ids) - num_tokens
+    return None if rows is None or len(rows) < num_dropped else rows[: len(rows) - num_dropped]
 
 
 def _nan_for_none(value: Any) -> float:

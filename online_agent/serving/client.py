@@ -95,6 +95,11 @@ class EngineClient:
         """The most tokens that a prompt and its answer may have together."""
         return max(0, self._context_length - CONTEXT_MARGIN)
 
+    @property
+    def records_experts(self) -> bool:
+        """Whether generations come with the experts that the engine used."""
+        return self._experts is not None
+
     async def __aenter__(self) -> EngineClient:
         return self
 

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from online_agent.errors import MisalignedEpisode
-from online_agent.types import RoutedExperts
+from online_agent.types import RoutedExperts, TrainingEpisode
 
 _HEADER = struct.Struct("<IIHH")
+HEADER_BYTES = _HEADER.size
 
 
 def pack_experts(rows: RoutedExperts, first_token: int) -> bytes:
@@ -35,6 +36,28 @@ def unpack_experts(blob: bytes) -> tuple[int, RoutedExperts]:
         raise MisalignedEpisode(f"a blob of experts has {len(blob) - _HEADER.size} bytes for shape {shape}")
     flat: npt.NDArray[np.uint8] = np.frombuffer(blob, np.uint8, offset=_HEADER.size)
     return first_token, flat.reshape(num_rows, num_layers, num_chosen)
+
+
+def num_covered(headers: Sequence[bytes | None]) -> int:
+    """How many tokens from the first on have a row, by the first ``HEADER_BYTES`` of the blobs of their turns."""
+    covered = 0
+    for header in headers:
+        if header is not None:
+            first_token, num_rows, _, _ = _HEADER.unpack_from(header)
+            if first_token <= covered:
+                covered = max(covered, first_token + num_rows)
+    return covered
+
+
+def experts_of(episode: TrainingEpisode, blobs: Sequence[bytes | None]) -> RoutedExperts | None:
+    """Those of every token that an action was sampled behind, so of all tokens before the last action; else None.
+
+    ``blobs`` are those of the turns that the row is laid out from.
+    """
+    if all(blob is None for blob in blobs):
+        return None
+    last_action = int(np.flatnonzero(episode.action_mask)[-1])
+    return join_experts(blobs, len(episode.token_ids), num_needed=last_action)
 
 
 def join_experts(blobs: Sequence[bytes | None], num_tokens: int, num_needed: int) -> RoutedExperts | None:

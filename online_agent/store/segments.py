@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from online_agent.store.expert_rows import experts_of
 from online_agent.store.records import CompletionLink
 from online_agent.types import Span, SpanKind, TrainingEpisode, training_episode
 
@@ -66,11 +67,16 @@ def as_context(spans: Sequence[Span]) -> list[Span]:
 
 
 def training_rows(
-    episode_id: str, turns: Sequence[TrainableTurn], spans_of: Mapping[int, Sequence[Span]], reward: float
+    episode_id: str,
+    turns: Sequence[TrainableTurn],
+    spans_of: Mapping[int, Sequence[Span]],
+    reward: float,
+    blobs_of: Mapping[int, bytes | None] | None = None,
 ) -> list[TrainingEpisode]:
     """One row per segment and temperature, all with the one reward; ids are ``episode``, ``episode#1``, and so on.
 
-    What follows the last action of a row is left out. Raises MisalignedEpisode for turns that do not line up.
+    What follows the last action of a row is left out. ``blobs_of`` the turns are their packed experts. Raises
+    MisalignedEpisode for turns that do not line up.
     """
     tree = TurnTree([turn.link for turn in turns])
     sampled = {turn.link.turn: turn for turn in turns if turn.is_trainable}
@@ -79,9 +85,11 @@ def training_rows(
         own = [link.turn for link in tree.segments[number] if link.turn in sampled]
         for temperature in sorted({sampled[turn].temperature for turn in own}):
             chosen = [turn for turn in own if sampled[turn].temperature == temperature]
-            spans = _row(tree.path(chosen[-1]), chosen.__contains__, spans_of)
+            path = tree.path(chosen[-1])
             row_id = f"{episode_id}#{len(rows)}" if rows else episode_id
-            rows.append(training_episode(row_id, spans, reward, temperature))
+            row = training_episode(row_id, _row(path, chosen.__contains__, spans_of), reward, temperature)
+            blobs = [blobs_of.get(turn) for turn in path] if blobs_of else ()
+            rows.append(replace(row, routed_experts=experts_of(row, blobs)))
     return rows
 
 

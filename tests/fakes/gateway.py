@@ -19,6 +19,7 @@ from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
 from online_agent.store.records import ClientEpisodeRecord, CompletionRecord, DiscardedRecord, EpisodeRecord
 from online_agent.types import Span, SpanKind, TrainingEpisode
+from online_agent.weights.experts import ExpertShape
 from tests.fakes.api import TENANT, World, open_world
 from tests.fakes.engine import Reply, ScriptedEngine
 from tests.fakes.tiny_model import CONTEXT_LENGTH, VOCAB_SIZE
@@ -139,16 +140,22 @@ def joined(spans: Sequence[Span]) -> list[int]:
 
 @asynccontextmanager
 async def open_desk(
-    data_dir: Path, model_dir: Path, *, gateway: GatewaySettings | None = None, **sections: Any
+    data_dir: Path,
+    model_dir: Path,
+    *,
+    gateway: GatewaySettings | None = None,
+    experts: ExpertShape | None = None,
+    **sections: Any,
 ) -> AsyncIterator[ClientDesk]:
-    """An application with a gateway, whose engine is scripted."""
+    """An application with a gateway, whose engine is scripted and returns experts of that shape."""
     gateway = gateway or GatewaySettings(engine_wait_s=0.5)
     renderer = ChatRenderer.load(model_dir)
     async with (
         ScriptedEngine(model_dir, vocab_size=VOCAB_SIZE).running() as engine,
-        EngineClient(engine.url, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH) as client,
+        EngineClient(engine.url, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH, experts=experts) as client,
         open_world(data_dir, gateway=gateway, **sections) as world,
     ):
+        engine.experts = experts
         runtime = world.runtime
         served = Gateway(world.db, client, renderer, gateway, runtime.settings.agent, runtime.threads)
         runtime.gateway = served

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
 
 from online_agent.store.encoding import unpack_spans
+from online_agent.store.expert_rows import HEADER_BYTES, num_covered
 from online_agent.store.models import ClientEpisode, Completion, DiscardedGeneration, Episode, Turn
 from online_agent.store.records import ClientTokens, CompletionLink, CompletionRecord, DiscardedRecord
 from online_agent.store.repositories.base import Repository
@@ -59,6 +60,13 @@ class ClientRows(Repository):
             row.number: unpack_spans(row.span_index, row.token_ids, row.logprobs) for row in self._db.execute(query)
         }
 
+    def num_routed(self, episode_id: str, path: Sequence[int]) -> int:
+        """How many tokens of the sequence that these turns make, from its first on, have the experts that they used."""
+        header = func.substr(Turn.routed_experts, 1, HEADER_BYTES)
+        query = select(Turn.number, header).where(Turn.episode_id == episode_id, Turn.number.in_(path))
+        headers: dict[int, bytes | None] = {row[0]: row[1] for row in self._db.execute(query)}
+        return num_covered([headers.get(turn) for turn in path])
+
     def completion(self, tenant_id: str, completion_id: str) -> list[CompletionRecord]:
         """The choices of an answer, in order; empty for one that is unknown or was replaced."""
         mine = (Completion.tenant_id == tenant_id, Completion.completion_id == completion_id)
@@ -97,7 +105,12 @@ class ClientRows(Repository):
             TrainableTurn(_link(row), row.temperature, row.untrainable_reason is None)
             for row in self._db.execute(query)
         ]
-        return training_rows(episode_id, turns, self.spans_of(episode_id), reward)
+        return training_rows(episode_id, turns, self.spans_of(episode_id), reward, self._experts_of(episode_id))
+
+    def _experts_of(self, episode_id: str) -> dict[int, bytes | None]:
+        """Turn → its packed experts, of those that have some."""
+        has_some = (Turn.episode_id == episode_id, Turn.routed_experts.is_not(None))
+        return {row[0]: row[1] for row in self._db.execute(select(Turn.number, Turn.routed_experts).where(*has_some))}
 
 
 def _link(row: Any) -> CompletionLink:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from sqlalchemy import select, update
 
 from online_agent.errors import MisalignedEpisode
 from online_agent.store.encoding import unpack_spans
-from online_agent.store.expert_rows import join_experts
+from online_agent.store.expert_rows import experts_of
 from online_agent.store.models import Episode, Feedback, Turn
 from online_agent.store.records import CLIENT_ENV, FeedbackRule
 from online_agent.store.repositories.base import Repository
@@ -22,7 +21,6 @@ from online_agent.store.rewards import training_reward
 from online_agent.types import (
     EpisodeStatus,
     FeedbackFate,
-    RoutedExperts,
     Span,
     StopReason,
     TrainingEpisode,
@@ -60,7 +58,7 @@ class LayoutRows(Repository):
         A client's episode may be several rows, one for each of its segments (see store/segments.py).
         """
         ids = [row.id for row in rows]
-        turns = self._turns(ids)
+        turns = self._turns([row.id for row in rows if row.env != CLIENT_ENV])
         rewards = self._latest_rewards(ids)
         episodes: list[TrainingEpisode] = []
         for row in rows:
@@ -71,26 +69,20 @@ class LayoutRows(Repository):
                     own = ClientRewardRows(self._db, self._now).reward_of(row.id)
                     laid = ClientRows(self._db, self._now).training_rows(row.id, row.reward if own is None else own)
                 else:
-                    laid = [training_episode(row.id, turns[row.id].spans, reward, row.temperature, is_truncated)]
+                    own_turns = turns[row.id]
+                    one = training_episode(row.id, own_turns.spans, reward, row.temperature, is_truncated)
+                    laid = [replace(one, routed_experts=experts_of(one, own_turns.experts))]
             except MisalignedEpisode as error:
                 dropped = {"status": EpisodeStatus.DROPPED, "drop_reason": "misaligned"}
                 values = {**dropped, "untrainable_reason": error.message}
                 self._db.execute(update(Episode).where(Episode.id == row.id).values(values))
                 continue
-            whole = [
-                replace(
-                    episode,
-                    task_id=f"{row.env}/{row.task_id}",
-                    group_id=row.group_id,
-                    routed_experts=_routed_experts(episode, turns[row.id].experts),
-                )
-                for episode in laid
-            ]
-            if needs_experts and any(episode.routed_experts is None for episode in whole):
+            if needs_experts and any(episode.routed_experts is None for episode in laid):
                 unrouted = {"status": EpisodeStatus.DROPPED, "drop_reason": "no_experts"}
                 self._db.execute(update(Episode).where(Episode.id == row.id).values(unrouted))
                 continue
-            episodes += whole
+            task_id = f"{row.env}/{row.task_id}"
+            episodes += [replace(episode, task_id=task_id, group_id=row.group_id) for episode in laid]
         return episodes
 
     def _turns(self, episode_ids: Sequence[str]) -> dict[str, _Turns]:
@@ -122,10 +114,3 @@ class LayoutRows(Repository):
             latest[row.episode_id][row.source] = row.reward
         return latest
 
-
-def _routed_experts(episode: TrainingEpisode, blobs: Sequence[bytes | None]) -> RoutedExperts | None:
-    """Those of every token that an action was sampled behind, so of all tokens before the last action; else None."""
-    if all(blob is None for blob in blobs):
-        return None
-    last_action = int(np.flatnonzero(episode.action_mask)[-1])
-    return join_experts(blobs, len(episode.token_ids), num_needed=last_action)

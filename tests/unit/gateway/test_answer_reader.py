@@ -61,8 +61,11 @@ def test_a_generation_is_clipped_with_all_that_belongs_to_its_ids() -> None:
         version_runs=(VersionRun(1, 0, 2), VersionRun(2, 2, 4), VersionRun(3, 4, 5)),
         finish_reason="stop",
         num_prompt_tokens=3,
+        routed_experts=np.arange(7, dtype=np.uint8).reshape(7, 1, 1),
     )
     short = clipped(generation, 3)
+    assert short.routed_experts is not None
+    assert short.routed_experts.ravel().tolist() == [0, 1, 2, 3, 4]  # 3 of the prompt, 2 of the 3 that are kept
     assert short.token_ids.tolist() == [0, 1, 2]
     assert len(short.logprobs) == 3
     assert short.version_runs == (VersionRun(1, 0, 2), VersionRun(2, 2, 3))

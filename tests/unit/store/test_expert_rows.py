@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from online_agent.errors import MisalignedEpisode
-from online_agent.store.expert_rows import join_experts, pack_experts, unpack_experts
+from online_agent.store.expert_rows import HEADER_BYTES, join_experts, num_covered, pack_experts, unpack_experts
 from online_agent.types import RoutedExperts
 
 
@@ -77,3 +77,21 @@ def test_where_turns_overlap_the_first_one_counts() -> None:
 )
 def test_an_episode_with_a_missing_or_misplaced_row_has_no_experts(blobs: list[bytes | None]) -> None:
     assert join_experts(blobs, num_tokens=9, num_needed=8) is None
+
+
+@pytest.mark.parametrize(
+    ("blobs", "covered"),
+    [
+        ([], 0),
+        ([None], 0),
+        ([(0, 3)], 3),
+        ([(0, 3), (3, 2)], 5),
+        ([(0, 3), None, (2, 4)], 6),
+        ([(0, 3), (4, 2)], 3),
+        ([None, (1, 5)], 0),
+        ([(0, 5), (1, 2)], 5),
+    ],
+)
+def test_tokens_are_covered_up_to_the_first_without_a_row(blobs: list[tuple[int, int] | None], covered: int) -> None:
+    packed = [None if blob is None else pack_experts(rows(blob[1]), blob[0]) for blob in blobs]
+    assert num_covered([blob and blob[:HEADER_BYTES] for blob in packed]) == covered
