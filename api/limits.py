@@ -18,6 +18,7 @@ from online_agent.errors import BadInput, TooLarge
 
 MAX_DEPTH = 32  # deeper than any tool schema we have seen; keeps every later walk cheap
 _QUOTE_CHARS = 20
+_NESTING = frozenset({str, dict, list})
 
 
 class StrictRequest(Request):
@@ -90,8 +91,8 @@ def _check_tree(root: Any) -> None:
             elif isinstance(node, dict):
                 below.extend(node.keys())
                 below.extend(node.values())
-            elif isinstance(node, list):
-                below.extend(node)
+            elif isinstance(node, list) and not _NESTING.isdisjoint(map(type, node)):
+                below.extend(node)  # a list of numbers has nothing to find; token ids come by the ten thousand
         if not below:
             return
         level = below

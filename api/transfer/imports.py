@@ -122,12 +122,13 @@ def _span(span: ImportSpan, turn: int, at: str, renderer: ChatRenderer | None) -
 
 
 def _float32(logprobs: Sequence[float], at: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    largest = float(np.finfo(np.float32).max)
-    for index, value in enumerate(logprobs):
-        if abs(value) > largest:
-            param = f"{at}.logprobs.{index}"
-            raise BadInput(f"{param}: {quoted(value)} is out of range", param=param)
-    return np.array(logprobs, np.float32)
+    values = np.array(logprobs, np.float64)
+    is_too_large = np.abs(values) > np.finfo(np.float32).max
+    if is_too_large.any():
+        index = int(is_too_large.argmax())
+        param = f"{at}.logprobs.{index}"
+        raise BadInput(f"{param}: {quoted(logprobs[index])} is out of range", param=param)
+    return values.astype(np.float32)
 
 
 def _turns_of_text(item: ImportItem, at: str, renderer: ChatRenderer | None) -> list[TurnNew]:

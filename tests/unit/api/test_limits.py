@@ -22,6 +22,8 @@ from online_agent.errors import BadInput
         (b'"\\ud800"', "surrogate"),
         (b'{"a": "x\\u0000y"}', "NUL"),
         (b'{"x\\u0000y": 1}', "NUL"),
+        (b'[1, 2.5, null, "x\\u0000y", 3]', "NUL"),
+        (b'[1, 2, [3, {"a": ["x\\u0000y"]}]]', "NUL"),
     ],
 )
 def test_what_json_cannot_say_is_refused_and_shown(content: bytes, shown: str) -> None:
