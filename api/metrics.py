@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.scrape import Facts
+from online_agent.store.records import AnswerCounts
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 PREFIX = "online_agent"
@@ -32,6 +33,19 @@ class ApiMetrics:
             buckets=SECONDS_BUCKETS,
             registry=self.registry,
         )
+
+        self.judgements = Counter(
+            f"{PREFIX}_judgements", "Answers put before the judge, by outcome", ["outcome"], registry=self.registry
+        )
+        self.redactions = Counter(
+            f"{PREFIX}_redactions", "Secrets taken out of text, by pattern", ["pattern"], registry=self.registry
+        )
+
+    def judged(self, outcome: str) -> None:
+        self.judgements.labels(outcome).inc()
+
+    def redacted(self, pattern: str) -> None:
+        self.redactions.labels(pattern).inc()
 
     def render(self, facts: Facts) -> bytes:
         """The exposition text: the counters of this process and ``facts`` from the database."""
@@ -75,6 +89,7 @@ class _FactsCollector(Collector):
         yield _labelled("steps", "Learner steps by status", "status", facts.steps_by_status)
         yield _labelled("last_step", "Metrics of the newest step", "metric", facts.last_step)
         yield _staleness(facts.staleness)
+        yield from _answers(facts.answers)
         for name, gauge in facts.gauges.items():
             if gauge.value is not None:
                 yield GaugeMetricFamily(f"{PREFIX}_{name}", gauge.text, value=gauge.value)
@@ -97,3 +112,17 @@ def _staleness(counts: Sequence[int]) -> Metric:
     buckets.append(("+Inf", float(running)))
     family.add_metric([], buckets, gsum_value=float(sum(v * n for v, n in enumerate(counts))))
     return family
+
+
+def _answers(answers: Sequence[AnswerCounts]) -> Iterator[Metric]:
+    """Two families: how many answers of a version a share is of, and the share."""
+    labels = ["version", "share"]
+    nums = GaugeMetricFamily(f"{PREFIX}_answers", "Answers to clients that the share is of", labels=labels)
+    shares = GaugeMetricFamily(f"{PREFIX}_answers_share", "Of these: idle, unreadable or refusing", labels=labels)
+    for of_version in answers:
+        for name, one in of_version.shares().items():
+            if one.share is not None:
+                nums.add_metric([str(of_version.version), name], one.num_answers)
+                shares.add_metric([str(of_version.version), name], one.share)
+    yield nums
+    yield shares

@@ -22,6 +22,7 @@ from envs.protocols import Environment
 from online_agent.agent.runner import EpisodeRunner
 from online_agent.config.settings import Settings
 from online_agent.gateway.gateway import Gateway
+from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
 from online_agent.store.session import Database, Transaction
@@ -50,6 +51,7 @@ class Runtime:
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
     task_counter: TaskCounter = field(default_factory=TaskCounter)
     key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
+    redactor: Redactor = field(default_factory=Redactor.of)
     gateway: Gateway | None = None
     renderer: ChatRenderer | None = None
     is_draining: bool = False

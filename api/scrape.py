@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from online_agent.store.records import EventRecord, StepRecord
+from online_agent.store.records import AnswerCounts, EventRecord, StepRecord
 from online_agent.store.session import Transaction
 
 NUM_STEPS = 200  # the window of what speaks of recent steps
 NUM_SWAPS = 200  # and of recent swaps
+NUM_ANSWER_VERSIONS = 8  # versions whose answers are told: each is a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """``staleness`` counts trained episodes of recent steps by staleness in versions; ``last_step`` by metric name."""
+    """``staleness`` counts trained episodes of recent steps by staleness in versions; ``last_step`` by metric name;
+    ``answers`` by version, newest first."""
 
     episodes_by_status: dict[str, int]
     drops_by_reason: dict[str, int]
@@ -34,6 +36,7 @@ class Facts:
     staleness: list[int]
     last_step: dict[str, float]
     gauges: dict[str, Gauge]
+    answers: list[AnswerCounts]
 
 
 def collect(tx: Transaction, group_size: int | None) -> Facts:
@@ -47,6 +50,7 @@ def collect(tx: Transaction, group_size: int | None) -> Facts:
         staleness=_staleness(steps),
         last_step=_numbers(steps),
         gauges={**_queue(tx, group_size), **_versions(tx), **_swaps(swaps), **_clients(tx)},
+        answers=tx.answers.by_version(NUM_ANSWER_VERSIONS),
     )
 
 

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from api.feedback.trust import trust_of
+from api.metrics import ApiMetrics
 from api.runtime import Runtime
 from envs.registry import build_environments
 from envs.sandbox.nsjail import NsjailSandbox
@@ -18,6 +20,8 @@ from online_agent.errors import ConfigError
 from online_agent.gateway.gateway import Gateway
 from online_agent.gateway.idle_sweep import IdleSweep
 from online_agent.jobs.enqueue import JobQueue, tolerant
+from online_agent.judge.protocol import load_judge
+from online_agent.judge.sweep import JudgeSweep
 from online_agent.rendering.renderer import ChatRenderer
 from online_agent.serving.connect import connect
 from online_agent.serving.experts import recorded_experts
@@ -56,6 +60,8 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         await sandbox.probe()
         stack.push_async_callback(sandbox.close)
         environments = build_environments(sandbox)
+        metrics = ApiMetrics()
+        redactor = settings.redaction.redactor(metrics.redacted)
         jobs = JobQueue(settings)
         stack.callback(jobs.close)
         wake_grader = tolerant(jobs.grade)
@@ -74,16 +80,42 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
             on_finished,
             interrupter.engine_of if is_interrupted else None,
             settings.gateway.model_name,
+            redactor,
         )
         stack.push_async_callback(runner.drain, settings.api.drain_timeout_s)
         if is_interrupted:
             await stack.enter_async_context(interrupter.serving())
-        gateway = Gateway(db, engine, renderer, settings.gateway, settings.agent, threads)
+        gateway = Gateway(db, engine, renderer, settings.gateway, settings.agent, threads, redactor)
         sweep = IdleSweep(db, settings.gateway, threads)
         sweep.start()
         stack.push_async_callback(sweep.close)
+        judge = load_judge(settings.judge)
+        if judge is not None:
+            judging = JudgeSweep(
+                db,
+                renderer,
+                judge,
+                settings.judge,
+                trust_of(settings.feedback),
+                redactor,
+                threads,
+                metrics.judged,
+            )
+            judging.start()
+            stack.push_async_callback(judging.close)
         yield Runtime(
-            settings, db, threads, weights, engine, environments, runner, jobs, gateway=gateway, renderer=renderer
+            settings,
+            db,
+            threads,
+            weights,
+            engine,
+            environments,
+            runner,
+            jobs,
+            metrics,
+            redactor=redactor,
+            gateway=gateway,
+            renderer=renderer,
         )
 
 

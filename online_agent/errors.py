@@ -20,6 +20,8 @@
     │   └── ForeignVersion          tensors do not fit the served architecture
     ├── SwapFailed                  the engine did not take the version; the last good one serves
     │   └── EngineLost              nor could the last good one be restored: it serves nothing, restart it
+    ├── JudgeFailed                 the judge gave no verdict that can be read: no feedback comes of it
+    ├── JudgeUnavailable            the judge is not there: ask again later
     ├── BrokerUnavailable           Redis is not reachable; the work stays in the database
     ├── StorageFull                 not enough free space for the next version
     └── Fenced                      a rollback overtook this work; drop it
@@ -118,6 +120,14 @@ class SwapFailed(OnlineAgentError):
 
 class EngineLost(SwapFailed):
     code = "engine_lost"
+
+
+class JudgeFailed(OnlineAgentError):
+    code, http_status = "judge_failed", 502
+
+
+class JudgeUnavailable(OnlineAgentError):
+    code, http_status = "judge_unavailable", 503
 
 
 class BrokerUnavailable(OnlineAgentError):

@@ -114,6 +114,16 @@ class FeedbackFate(StrEnum):
     QUARANTINED = "quarantined"
 
 
+class AnswerKind(StrEnum):
+    """What an answer to a client amounts to. TEXT where tools were offered does nothing; so does EMPTY."""
+
+    CALL = "call"
+    BROKEN_CALL = "broken_call"
+    TEXT = "text"
+    REFUSAL = "refusal"
+    EMPTY = "empty"
+
+
 @dataclass(frozen=True, slots=True)
 class VersionRun:
     """Tokens [start, end) of an action span were sampled under ``version``."""

@@ -14,6 +14,7 @@ from api.clients.schemas import (
     ReceiptOut,
 )
 from api.feedback.schemas import FeedbackOut
+from api.feedback.trust import trust_of
 from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
 from online_agent.errors import Conflict, NotFound
@@ -33,8 +34,10 @@ async def close(runtime: Runtime, caller: Caller, name: str, body: EpisodeClose,
         if not episode.is_active:
             raise Conflict(f"episode {name!r} is {episode.status}: it is over already")
         if body.reward is not None or body.outcome is not None:
-            new = FeedbackNew(CLOSING_SOURCE, body.reward, body.outcome)
-            tx.feedback.add(caller.tenant_id, episode.id, new)
+            outcome = None if body.outcome is None else runtime.redactor.text(body.outcome)
+            weight = runtime.settings.feedback.weight_of(CLOSING_SOURCE)
+            new = FeedbackNew(CLOSING_SOURCE, body.reward, outcome, weight=weight)
+            tx.feedback.add(caller.tenant_id, episode.id, new, trust_of(runtime.settings.feedback))
         tx.clients.close(episode.id, StopReason.CLOSED)
         return _shown(tx, caller, tx.clients.get(episode.id))
 

@@ -93,7 +93,7 @@ async def _request_of(runtime: Runtime, body: EpisodeCreate) -> EpisodeRequest:
         sampling=_sampling(runtime, body),
         limits=_limits(runtime, body),
         weight_version=body.weight_version,
-        metadata=body.metadata,
+        metadata=runtime.redactor.json(body.metadata),
     )
 
 

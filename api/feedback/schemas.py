@@ -41,7 +41,10 @@ class FeedbackCreate(Body):
 
 
 class FeedbackOut(Answer):
-    """One piece of feedback and its fate; ``step`` is the step that used it. No turns means the whole episode."""
+    """One piece of feedback and its fate; ``step`` is the step that used it. No turns means the whole episode.
+
+    ``weight`` is how much it counts beside other sources.
+    """
 
     id: int
     episode_id: str
@@ -50,6 +53,7 @@ class FeedbackOut(Answer):
     reward: float | None
     text: str | None
     turns: list[int]
+    weight: float
     fate: str
     reason: str | None
     step: int | None
@@ -65,6 +69,7 @@ class FeedbackOut(Answer):
             reward=record.reward,
             text=record.text,
             turns=list(record.turns),
+            weight=record.weight,
             fate=record.fate,
             reason=record.fate_reason,
             step=record.step,

@@ -7,9 +7,10 @@ from dataclasses import replace
 from api.auth import Caller
 from api.clients.names import named_episode, turn_numbers
 from api.feedback.schemas import FeedbackCreate, FeedbackList, FeedbackOut, QuarantineList
+from api.feedback.trust import trust_of
 from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
-from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord
+from online_agent.store.records import FeedbackNew, FeedbackRecord
 from online_agent.store.session import Transaction
 
 
@@ -19,14 +20,15 @@ async def add(runtime: Runtime, caller: Caller, episode_id: str, body: FeedbackC
     A client's episode that is over is graded with it: nothing else will be its verdict.
     """
 
-    limits = runtime.settings.feedback
-    caps = FeedbackCaps(limits.max_per_minute, limits.max_per_day)
+    settings = runtime.settings.feedback
+    text = None if body.text is None else runtime.redactor.text(body.text)
+    trust, weight = trust_of(settings), settings.weight_of(body.source)
 
     def work(tx: Transaction) -> FeedbackRecord:
         target, of_completion = named_episode(tx, caller.tenant_id, episode_id)
         turns = turn_numbers(tx, caller.tenant_id, target, body.turns) or of_completion
-        new = FeedbackNew(source=body.source, reward=body.reward, text=body.text, turns=turns, person=body.person)
-        record = tx.feedback.add(caller.tenant_id, target, new, caps)
+        new = FeedbackNew(body.source, body.reward, text, turns, body.person, weight)
+        record = tx.feedback.add(caller.tenant_id, target, new, trust)
         tx.clients.settle(target)
         return record
 
@@ -35,7 +37,7 @@ async def add(runtime: Runtime, caller: Caller, episode_id: str, body: FeedbackC
         return Outcome(201, FeedbackOut.of(record).model_dump() | {"text": None})  # remembered without the text
 
     outcome = await once(runtime, claim, effect)
-    return replace(outcome, shown=outcome.body | {"text": body.text})
+    return replace(outcome, shown=outcome.body | {"text": text})
 
 
 async def of_episode(runtime: Runtime, caller: Caller, episode_id: str) -> FeedbackList:

@@ -14,6 +14,7 @@ from api.errors import quoted
 from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
 from api.transfer.schemas import ImportAnswer, ImportBody, ImportedOut, ImportItem, ImportSpan, ImportTurn
+from api.transfer.secrets import without_secrets
 from envs.types import Observation, Verdict
 from online_agent.errors import BadInput, MisalignedEpisode
 from online_agent.rendering import ChatRenderer
@@ -28,7 +29,7 @@ async def import_episodes(runtime: Runtime, caller: Caller, body: ImportBody, cl
     """Raises BadInput or Conflict naming item, field and value; then nothing is stored."""
 
     async def effect() -> Outcome:
-        items = await runtime.on_thread(lambda: checked(body, caller, runtime.renderer))
+        items = await runtime.on_thread(lambda: _kept(body, caller, runtime))
         outcomes = await runtime.write(lambda tx: tx.imports.add(caller.tenant_id, items))
         answer = ImportAnswer(
             data=[ImportedOut.of(outcome) for outcome in outcomes],
@@ -37,6 +38,11 @@ async def import_episodes(runtime: Runtime, caller: Caller, body: ImportBody, cl
         return Outcome(201, answer.model_dump(mode="json"))
 
     return await once(runtime, claim, effect)
+
+
+def _kept(body: ImportBody, caller: Caller, runtime: Runtime) -> list[ImportNew]:
+    items = checked(body, caller, runtime.renderer)
+    return [without_secrets(item, runtime.redactor, runtime.renderer) for item in items]
 
 
 def checked(body: ImportBody, caller: Caller, renderer: ChatRenderer | None) -> list[ImportNew]:

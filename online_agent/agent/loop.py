@@ -19,6 +19,7 @@ import numpy as np
 from envs.types import Observation
 from online_agent.agent.policy import CutShort, Policy
 from online_agent.agent.requests import EpisodeEvent, observation_event, tool_call_event, turn_event
+from online_agent.agent.secrets import Secrets
 from online_agent.agent.world import World
 from online_agent.errors import EngineRejected
 from online_agent.rendering import Piece, parse_tool_calls
@@ -38,10 +39,18 @@ class AgentLoop:
     """One episode: ``run`` goes through its turns."""
 
     def __init__(
-        self, policy: Policy, world: World, sampling: Sampling, limits: Limits, *, record: Record, tell: Tell
+        self,
+        policy: Policy,
+        world: World,
+        sampling: Sampling,
+        limits: Limits,
+        *,
+        secrets: Secrets,
+        record: Record,
+        tell: Tell,
     ) -> None:
         self._policy, self._world, self._sampling, self._limits = policy, world, sampling, limits
-        self._record, self._tell = record, tell
+        self._secrets, self._record, self._tell = secrets, record, tell
         self._tokens = np.empty(policy.max_sequence_tokens, np.int32)
         self._num_tokens = self._num_sampled = self._num_routed = 0
 
@@ -65,10 +74,10 @@ class AgentLoop:
 
     async def _take_turn(self, turn: int, leading: Sequence[Span]) -> StopReason | None:
         """One engine call and what it led to, recorded; the reason to stop, if there is one."""
-        sampled, generation = await self._sample(turn, leading)
-        calls = parse_tool_calls(sampled.text)
+        sampled, generation, said = await self._sample(turn, leading)
+        calls = parse_tool_calls(said)
         versions = [run.version for run in generation.version_runs]
-        self._tell(turn_event(turn, sampled.text, sampled.finish_reason, len(generation.token_ids), versions))
+        self._tell(turn_event(turn, said, sampled.finish_reason, len(generation.token_ids), versions))
         try:
             observations = await self._answer(calls, turn)
         except asyncio.CancelledError:
@@ -78,22 +87,24 @@ class AgentLoop:
         following = self._policy.renderer.render_observations([o.text for o in observations], last_id)
         reason = self._reason_to_stop(turn, observations, following)
         spans = [*sampled.spans, *([] if reason else self._append(following, turn))]
-        whole = replace(sampled, spans=spans, tool_calls=calls[: len(observations)], observations=observations)
+        kept_calls = self._secrets.calls(calls[: len(observations)])
+        whole = replace(sampled, spans=spans, tool_calls=kept_calls, observations=observations)
         self._world.hold(await self._record(whole, generation.misalignment))
         return reason
 
-    async def _sample(self, turn: int, leading: Sequence[Span]) -> tuple[TurnNew, Generation]:
-        """The turn so far: what led to it and what was sampled."""
+    async def _sample(self, turn: int, leading: Sequence[Span]) -> tuple[TurnNew, Generation, str]:
+        """The turn so far: what led to it and what was sampled, as it is kept; and the text as it was said."""
         started_at = time.monotonic()
         sampling = replace(self._sampling, max_new_tokens=min(self._sampling.max_new_tokens, self._room_after(())))
         try:
             generation = await self._policy.sample(self._tokens[: self._num_tokens], sampling, self._num_routed)
         except CutShort as cut:
             if cut.generation is not None:
-                partial = self._sampled(turn, leading, cut.generation, started_at)
-                await self._record(partial, cut.generation.misalignment)
+                kept = self._secrets.generation(cut.generation)
+                await self._record(self._sampled(turn, leading, kept, started_at), kept.misalignment)
             raise asyncio.CancelledError from None
-        return self._sampled(turn, leading, generation, started_at), generation
+        kept = self._secrets.generation(generation)
+        return self._sampled(turn, leading, kept, started_at), kept, self._text_of(generation)
 
     def _sampled(self, turn: int, leading: Sequence[Span], generation: Generation, started_at: float) -> TurnNew:
         action = Span(SpanKind.ACTION, turn, generation.token_ids, generation.logprobs, generation.version_runs)
@@ -125,7 +136,7 @@ class AgentLoop:
         for call in calls:
             self._tell(tool_call_event(turn, call))
             with tool_span(call.name, is_offered=self._world.offers(call.name)) as span:
-                observation = await self._world.answer(call)
+                observation = self._secrets.observation(await self._world.answer(call))
                 if observation.is_error:
                     failed(span, TOOL_ERROR)
             observations.append(observation)

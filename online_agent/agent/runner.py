@@ -25,10 +25,12 @@ from online_agent.agent.loop import AgentLoop
 from online_agent.agent.policy import Engine, Policy
 from online_agent.agent.recorder import Recorder
 from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
+from online_agent.agent.secrets import Secrets
 from online_agent.agent.verdicts import VerdictWatch
 from online_agent.agent.world import World, under_changes
 from online_agent.config.settings import DEFAULT_MODEL_NAME, AgentSettings
 from online_agent.errors import BadInput, Busy, NotFound, OnlineAgentError, UnknownName
+from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer, tool_schema_hash
 from online_agent.store.records import ChangeRecord, EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew
 from online_agent.store.session import Database
@@ -79,10 +81,12 @@ class EpisodeRunner:
         on_finished: Callable[[str], None],
         engine_of: Callable[[str], Engine] | None = None,
         model_name: str = DEFAULT_MODEL_NAME,
+        redactor: Redactor | None = None,
     ) -> None:
         self._engine_of = engine_of or (lambda episode_id: engine)
         self._renderer, self._environments = renderer, environments
         self._settings, self._on_finished, self._model_name = settings, on_finished, model_name
+        self._secrets = Secrets(redactor or Redactor.of(), renderer)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="episodes")
         self._recorder = Recorder(db, self._threads)
         self._verdicts = VerdictWatch(self._recorder)
@@ -310,7 +314,15 @@ class EpisodeRunner:
         async def record(new: TurnNew, misalignment: str | None) -> list[ChangeRecord]:
             return list(await self._recorder.turn(flight.episode_id, request.env, new, misalignment))
 
-        loop = AgentLoop(policy, world, request.sampling, request.limits, record=record, tell=flight.log.add)
+        loop = AgentLoop(
+            policy,
+            world,
+            request.sampling,
+            request.limits,
+            secrets=self._secrets,
+            record=record,
+            tell=flight.log.add,
+        )
         try:
             async with asyncio.timeout(request.limits.timeout_s):
                 return await loop.run()

@@ -7,6 +7,7 @@ the TOML file given, defaults. Unknown keys are errors.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -16,6 +17,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from online_agent.errors import ConfigError, UnknownName
 from online_agent.recipes import RECIPES, Recipe, RecipeTable, choose_recipe
+from online_agent.redaction import Redactor
+from online_agent.redaction.patterns import DEFAULT_KINDS, SecretKind
 
 DEFAULT_MODEL_NAME = "online-agent"
 """What clients call the served policy, whatever version of it serves."""
@@ -202,10 +205,19 @@ class SandboxSettings(Section):
 
 
 class DriftSettings(Section):
+    """What counts as a change of the world or of the policy.
+
+    Answers to clients of a version alarm against the version before when their share of idle, refusing or unreadable
+    ones rose by ``answer_min_rise`` or more, with a probability below ``answer_alpha``; both need ``answer_min_count``.
+    """
+
     scan_interval_s: PositiveFloat = 2.0
     min_episodes: PositiveInt = 40
     cooldown_episodes: PositiveInt = 128
     adwin_delta: Annotated[float, Field(gt=0, lt=1)] = 0.002
+    answer_min_count: Annotated[int, Field(ge=10)] = 50
+    answer_alpha: Annotated[float, Field(gt=0, lt=0.1)] = 0.001
+    answer_min_rise: Annotated[float, Field(ge=0, lt=1)] = 0.05
 
 
 class ApiSettings(Section):
@@ -236,10 +248,27 @@ class GatewaySettings(Section):
 
 
 class FeedbackSettings(Section):
-    """What one person of one source may give before the rest waits for an operator."""
+    """How feedback becomes a reward, and what of it waits for an operator.
 
+    ``rule`` combines verdict and sources. ``weights`` by name of the source, 1 where it is not named; a piece keeps the
+    weight it came in with. ``max_per_minute`` and ``max_per_day`` are for one person of one source. A minute in which a
+    source as a whole gave more than ``burst_floor``, and far more than its day before lets expect, is a burst. A reward
+    whose modified z-score in what its source or person gave before is above ``outlier_threshold``, and as far as at
+    most ``outlier_share`` of it, waits too; None lets all through.
+    """
+
+    rule: Literal["mean_with_verdict", "feedback_first", "verdict_only"] = "mean_with_verdict"
+    weights: dict[str, Annotated[float, Field(ge=0, le=1000)]] = {}
     max_per_minute: PositiveInt = 600
     max_per_day: PositiveInt = 10_000
+    burst_floor: PositiveInt | None = 600
+    outlier_threshold: PositiveFloat | None = 3.5
+    outlier_share: Annotated[float, Field(ge=0, le=0.2)] = 0.01
+    outlier_min_history: Annotated[int, Field(ge=10)] = 30
+    outlier_window: Annotated[int, Field(ge=10, le=10_000)] = 200
+
+    def weight_of(self, source: str) -> float:
+        return self.weights.get(source, 1.0)
 
 
 class TelemetrySettings(Section):
@@ -253,6 +282,44 @@ class TelemetrySettings(Section):
     otlp_endpoint: str = ""
     service_name: Annotated[str, Field(min_length=1, max_length=100)] = "online-agent"
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+
+
+class JudgeSettings(Section):
+    """Who judges an answer by what followed it. ``kind`` empty: nobody; ``openai``: the model ``model`` behind an
+    OpenAI-compatible ``url``; ``package.module:factory``: what ``factory(settings)`` gives.
+
+    The verdicts are feedback of the source ``judge`` with ``weight``. ``timeout_s`` is for one case with its retries;
+    the last ``max_chars`` of each text are read. Every ``interval_s`` up to ``batch`` answers, ``num_at_once``.
+    """
+
+    kind: Annotated[str, Field(pattern=r"^$|^openai$|^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = ""
+    url: str = ""
+    model: str = ""
+    api_key: SecretStr = SecretStr("")
+    weight: Annotated[float, Field(ge=0, le=1000)] = 0.5
+    timeout_s: PositiveFloat = 30.0
+    attempts: PositiveInt = 3
+    max_chars: PositiveInt = 8000
+    interval_s: PositiveFloat = 5.0
+    batch: Annotated[int, Field(ge=1, le=1000)] = 32
+    num_at_once: PositiveInt = 4
+
+
+class RedactionSettings(Section):
+    """Which secrets are taken out of text before it is tokenised, stored or logged: known kinds, and own patterns
+    (name to regular expression), which see one text at a time."""
+
+    kinds: tuple[SecretKind, ...] = DEFAULT_KINDS
+    patterns: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], str] = {}
+
+    @model_validator(mode="after")
+    def _patterns_can_be_used(self) -> Self:
+        self.redactor()
+        return self
+
+    def redactor(self, tell: Callable[[str], None] = lambda name: None) -> Redactor:
+        """``tell`` hears the name of the pattern of each secret that is replaced."""
+        return Redactor.of(self.kinds, self.patterns, tell)
 
 
 class TenantSettings(Section):
@@ -285,6 +352,8 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     feedback: FeedbackSettings = FeedbackSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    judge: JudgeSettings = JudgeSettings()
+    redaction: RedactionSettings = RedactionSettings()
     tenants: dict[str, TenantSettings] = {}
 
     @model_validator(mode="after")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from online_agent.agent.group_writer import GroupWriter
 from online_agent.errors import OnlineAgentError
+from online_agent.gateway.answer_kinds import answer_kind, offers_tools
 from online_agent.gateway.calls import ChatCall
 from online_agent.gateway.fingerprints import call_fingerprint, extended, message_fingerprint
 from online_agent.gateway.prompts import Prompt
 from online_agent.gateway.sampler import SampledChoice
+from online_agent.gateway.secrets import Secrets
 from online_agent.store.expert_rows import pack_experts
 from online_agent.store.records import CompletionNew, EpisodeNew, TurnNew
 from online_agent.store.session import Database, Transaction
@@ -57,15 +59,16 @@ class Stored:
 
 
 class Capture:
-    def __init__(self, db: Database, threads: Executor) -> None:
-        self._writer = GroupWriter(db, threads)
+    def __init__(self, db: Database, threads: Executor, secrets: Secrets) -> None:
+        self._writer, self._secrets = GroupWriter(db, threads), secrets
 
     async def answer(self, opening: Opening, captured: Captured, choices: Sequence[SampledChoice]) -> Stored:
         """The choices are turns of the episode, durable when this returns.
 
         Raises NotFound or Conflict when the episode was erased or closed meanwhile.
         """
-        news = [_completion(captured, index, choice) for index, choice in enumerate(choices)]
+        kept = [self._secrets.kept(choice) for choice in choices]
+        news = [_completion(captured, index, choice, reason) for index, (choice, reason) in enumerate(kept)]
 
         def work(tx: Transaction) -> Stored:
             episode_id = _opened(tx, opening)
@@ -84,9 +87,14 @@ class Capture:
     ) -> str:
         """The generations that did not come to their end are kept beside the episode; returns its id."""
 
+        kept = [
+            (self._secrets.text(text), replace(sampled, token_ids=self._secrets.ids(sampled.token_ids)[0]))
+            for text, sampled in partial
+        ]
+
         def work(tx: Transaction) -> str:
             episode_id = _opened(tx, opening)
-            for text, sampled in partial:
+            for text, sampled in kept:
                 spans = [*captured.prompt.spans, sampled]
                 tx.clients.discard(episode_id, captured.completion_id, f"failed: {error.message}", text, spans)
             return episode_id
@@ -112,7 +120,7 @@ def _opened(tx: Transaction, opening: Opening) -> str:
     return opening.new.id if opening.is_known else tx.clients.open(opening.new, opening.name, opening.parent_id)
 
 
-def _completion(captured: Captured, index: int, choice: SampledChoice) -> CompletionNew:
+def _completion(captured: Captured, index: int, choice: SampledChoice, secret: str | None) -> CompletionNew:
     prompt, generation, message = captured.prompt, choice.generation, choice.answer.message
     return CompletionNew(
         completion_id=captured.completion_id,
@@ -128,11 +136,13 @@ def _completion(captured: Captured, index: int, choice: SampledChoice) -> Comple
         temperature=captured.sampling.temperature,
         asked_at=captured.asked_at,
         num_forced=prompt.num_forced,
-        untrainable_reason=untrainable_reason(captured.sampling, captured.call, choice),
+        untrainable_reason=secret or untrainable_reason(captured.sampling, captured.call, choice),
         is_cut_short=choice.finish == "cancelled",
         message=_message(choice),
         tags=captured.call.tags,
         weight_version=max((run.version for run in generation.version_runs), default=None),
+        answer_kind=answer_kind(captured.call, choice),
+        has_tools=offers_tools(captured.call),
         traceparent=captured.traceparent,
     )
 

@@ -21,6 +21,8 @@ from online_agent.gateway.markup import THINK_OPEN
 from online_agent.gateway.prompts import Prompt, PromptBuilder
 from online_agent.gateway.recall import RecalledExchange, recall
 from online_agent.gateway.sampler import ChoiceSampler, Engine, EngineAsk
+from online_agent.gateway.secrets import Secrets
+from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer, tool_schema_hash
 from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew
 from online_agent.store.repositories.base import check_name, new_id
@@ -56,11 +58,13 @@ class Gateway:
         settings: GatewaySettings,
         defaults: AgentSettings,
         threads: Executor,
+        redactor: Redactor | None = None,
     ) -> None:
         self._db, self._engine, self._renderer, self._threads = db, engine, renderer, threads
         self._settings, self._defaults = settings, defaults
         self._prompts = PromptBuilder(renderer)
-        self._capture = Capture(db, threads)
+        self._secrets = Secrets(redactor or Redactor.of(), renderer)
+        self._capture = Capture(db, threads, self._secrets)
         self._under_way: dict[str, str] = {}
         """Ids of new episodes whose first answer is not stored yet, and their tenants."""
         self._num_in_flight = 0
@@ -84,6 +88,7 @@ class Gateway:
             raise Busy(f"{self._num_in_flight} calls are under way", retry_after_s=BUSY_RETRY_S)
         self._num_in_flight += 1
         try:
+            call = self._secrets.call(call)
             asked_at = self._db.clock()
             opening, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, call))
             exchange = self._exchange(call, prompt, opening, asked_at)
@@ -103,7 +108,8 @@ class Gateway:
     async def count(self, caller: Caller, call: ChatCall) -> int:
         """How many tokens the prompt of the call has. Raises as ``begin`` does."""
         self._check_model(call)
-        _, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, call))
+        redacted = self._secrets.call(call)
+        _, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, redacted))
         return len(prompt.input_ids)
 
     def _check_model(self, call: ChatCall) -> None:

@@ -11,6 +11,7 @@ from billiard import current_process  # type: ignore[import-untyped]
 from celery import Celery, Task, shared_task
 from celery.signals import worker_process_shutdown
 
+from online_agent.drift.answers import scan_answers
 from online_agent.drift.scan import scan
 from online_agent.errors import BrokerUnavailable, Busy, Conflict, EngineError, EngineLost, OnlineAgentError
 from online_agent.jobs.app import CHECK_ENGINE, GRADE, PUBLISH, REAP, RETAIN, ROLLBACK, SCAN_DRIFT
@@ -119,6 +120,8 @@ def scan_drift(task: Task) -> None:
     """Feed the detectors what happened since the last scan."""
     context = context_of(task)
     scan(context.db, context.settings)
+    for alarm in scan_answers(context.db, context.settings.drift):
+        _log.warning("answers got worse", share=alarm.name, version=alarm.version, rose_to=alarm.share)
 
 
 @shared_task(bind=True, name=REAP)

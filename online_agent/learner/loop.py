@@ -29,7 +29,7 @@ from online_agent.learner.old_logits.step import filled, settled, with_cost
 from online_agent.learner.report import ReferenceReset, StepReport
 from online_agent.learner.stages import Stage
 from online_agent.learner.tracing import TracedStep, traced_step
-from online_agent.store.records import Control, ResetRequest, StepNew, VersionNew
+from online_agent.store.records import Control, FeedbackRule, ResetRequest, StepNew, VersionNew
 from online_agent.store.repositories.steps import step_identity
 from online_agent.store.session import Database, Transaction
 from online_agent.telemetry.logging import get_logger
@@ -184,6 +184,7 @@ class LearnerLoop:
                 learner.batch_episodes,
                 self.version,
                 learner.max_staleness_versions,
+                FeedbackRule(self._settings.feedback.rule),
                 group_size=self._group_size,
                 needs_experts=self._needs_experts,
             )

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from online_agent.errors import BadInput
 from online_agent.store.records import FeedbackRule
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one source says, and how much it counts beside the others; the verdict counts 1."""
+
+    reward: float
+    weight: float = 1.0
 
 
 def check_reward(value: float, param: str = "reward") -> float:
@@ -16,11 +25,21 @@ def check_reward(value: float, param: str = "reward") -> float:
     return float(value)
 
 
-def training_reward(rule: FeedbackRule, verdict: float, latest_by_source: Mapping[str, float]) -> float:
-    """The reward under ``rule``; ``latest_by_source`` holds the last reward each source gave."""
-    if rule is FeedbackRule.VERDICT_ONLY or not latest_by_source:
+def weighted_mean(opinions: Iterable[Opinion]) -> float | None:
+    """sum(weight * reward) / sum(weight); None where nothing counts."""
+    counted = [opinion for opinion in opinions if opinion.weight > 0]
+    if not counted:
+        return None
+    total = math.fsum(opinion.weight for opinion in counted)
+    return math.fsum(opinion.weight * opinion.reward for opinion in counted) / total
+
+
+def training_reward(rule: FeedbackRule, verdict: float, latest_by_source: Mapping[str, Opinion]) -> float:
+    """The reward under ``rule``; ``latest_by_source`` holds the last opinion of each source."""
+    if rule is FeedbackRule.VERDICT_ONLY:
         return verdict
-    rewards = list(latest_by_source.values())
+    opinions = list(latest_by_source.values())
     if rule is FeedbackRule.MEAN_WITH_VERDICT:
-        rewards.append(verdict)
-    return math.fsum(rewards) / len(rewards)
+        opinions.append(Opinion(verdict))
+    mean = weighted_mean(opinions)
+    return verdict if mean is None else mean

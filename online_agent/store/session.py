@@ -22,6 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from online_agent.errors import Busy, OnlineAgentError, StorageFull
 from online_agent.store import migrate
 from online_agent.store.engines import database_url, read_engine, sqlite_path, write_engine
+from online_agent.store.repositories.answers import AnswerRepository
 from online_agent.store.repositories.changes import ChangeRepository
 from online_agent.store.repositories.clients import ClientRepository
 from online_agent.store.repositories.control import ControlRepository
@@ -32,6 +33,7 @@ from online_agent.store.repositories.feedback import FeedbackRepository
 from online_agent.store.repositories.idempotency import IdempotencyRepository
 from online_agent.store.repositories.imports import ImportRepository
 from online_agent.store.repositories.interruptions import InterruptionRepository
+from online_agent.store.repositories.judgements import JudgementRepository
 from online_agent.store.repositories.keys import KeyRepository
 from online_agent.store.repositories.old_logprobs import OldLogprobRepository
 from online_agent.store.repositories.people import PeopleRepository
@@ -62,6 +64,14 @@ class Transaction:
     @cached_property
     def clients(self) -> ClientRepository:
         return ClientRepository(self.connection, self.clock)
+
+    @cached_property
+    def answers(self) -> AnswerRepository:
+        return AnswerRepository(self.connection, self.clock)
+
+    @cached_property
+    def judgements(self) -> JudgementRepository:
+        return JudgementRepository(self.connection, self.clock)
 
     @cached_property
     def feedback(self) -> FeedbackRepository:

@@ -32,8 +32,14 @@ _QUIET_LIBRARIES = (
 )
 
 
-def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    redacted: EventDict = redact(event)
+def _redaction(settings: Settings) -> Processor:
+    """No line holds a secret of a known form, nor one of the patterns of the configuration."""
+    forms = settings.redaction.redactor()
+
+    def redacted(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        line: EventDict = redact(event, forms)
+        return line
+
     return redacted
 
 
@@ -65,7 +71,7 @@ def setup_logging(process: str, settings: Settings) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
-                _redact,
+                _redaction(settings),
                 structlog.processors.JSONRenderer(default=str),
             ],
         )

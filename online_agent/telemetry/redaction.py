@@ -6,7 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from online_agent.redaction import Redactor
+
 MASK = "***"
+
+_FORMS = Redactor.of()
 
 _SECRET_FIELDS = frozenset(
     {
@@ -39,19 +43,19 @@ def is_secret_field(name: str) -> bool:
     return lowered in _SECRET_FIELDS or lowered.endswith(_SECRET_SUFFIXES)
 
 
-def redact_text(text: str) -> str:
-    """The text with passwords in URLs, bearer tokens and ``key=value`` secrets masked."""
+def redact_text(text: str, forms: Redactor = _FORMS) -> str:
+    """The text with passwords in URLs, bearer tokens, ``key=value`` secrets and all known forms of keys masked."""
     text = _URL_PASSWORD.sub(rf"\g<scheme>{MASK}", text)
     text = _BEARER.sub(rf"\g<word> {MASK}", text)
-    return _KEY_VALUE.sub(rf"\g<name>\g<sep>{MASK}", text)
+    return forms.text(_KEY_VALUE.sub(rf"\g<name>\g<sep>{MASK}", text))
 
 
-def redact(value: Any) -> Any:
-    """The same value with every secret masked, at any depth of mappings and sequences."""
+def redact(value: Any, forms: Redactor = _FORMS) -> Any:
+    """The same value with every secret masked, at any depth; what JSON cannot write becomes text."""
     if isinstance(value, str):
-        return redact_text(value)
+        return redact_text(value, forms)
     if isinstance(value, Mapping):
-        return {k: MASK if is_secret_field(str(k)) and v else redact(v) for k, v in value.items()}
+        return {k: MASK if is_secret_field(str(k)) and v else redact(v, forms) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [redact(item) for item in value]
-    return value
+        return [redact(item, forms) for item in value]
+    return value if value is None or isinstance(value, int | float) else redact_text(str(value), forms)

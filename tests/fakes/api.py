@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from safetensors.numpy import save_file
 
 from api.app import create_app
+from api.metrics import ApiMetrics
 from api.runtime import Runtime
 from envs.types import Artifact, Observation, Split, Task, ToolSpec, Verdict
 from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
@@ -303,8 +304,18 @@ async def open_world(data_dir: Path, **sections: Any) -> AsyncIterator[World]:
     @asynccontextmanager
     async def opener(settings: Settings) -> AsyncIterator[Runtime]:
         with ThreadPoolExecutor(4) as threads:
+            metrics = ApiMetrics()
             yield Runtime(
-                settings, db, threads, WeightStore(data_dir / "weights"), engine, {"add_one": AddOne()}, runner, jobs
+                settings,
+                db,
+                threads,
+                WeightStore(data_dir / "weights"),
+                engine,
+                {"add_one": AddOne()},
+                runner,
+                jobs,
+                metrics,
+                redactor=settings.redaction.redactor(metrics.redacted),
             )
 
     app = create_app(settings, opener)

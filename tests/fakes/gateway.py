@@ -157,7 +157,7 @@ async def open_desk(
     ):
         engine.experts = experts
         runtime = world.runtime
-        served = Gateway(world.db, client, renderer, gateway, runtime.settings.agent, runtime.threads)
+        served = Gateway(world.db, client, renderer, gateway, runtime.settings.agent, runtime.threads, runtime.redactor)
         runtime.gateway = served
         sweep = IdleSweep(world.db, gateway, runtime.threads)
         yield ClientDesk(world, engine, renderer, served, sweep, world.client)

@@ -8,6 +8,7 @@ from online_agent.store.models.episodes import Episode, Turn
 from online_agent.store.models.events import DetectorState, Event
 from online_agent.store.models.feedback import Feedback
 from online_agent.store.models.imports import ImportedEpisode
+from online_agent.store.models.judgements import Judgement
 from online_agent.store.models.old_logprobs import Interruption, OldLogprobs, PartialGeneration
 from online_agent.store.models.processes import Lease, Process
 from online_agent.store.models.steps import Step, StepEpisode
@@ -28,6 +29,7 @@ __all__ = [
     "IdempotencyKey",
     "ImportedEpisode",
     "Interruption",
+    "Judgement",
     "LearnerControl",
     "Lease",
     "OldLogprobs",

@@ -48,7 +48,10 @@ class Completion(Base):
     """
 
     __tablename__ = "completions"
-    __table_args__ = (Index("ix_completions_tenant_id_completion_id", "tenant_id", "completion_id", "choice"),)
+    __table_args__ = (
+        Index("ix_completions_tenant_id_completion_id", "tenant_id", "completion_id", "choice"),
+        Index("ix_completions_weight_version_has_tools_answer_kind", "weight_version", "has_tools", "answer_kind"),
+    )
 
     episode_id: Mapped[Name] = mapped_column(ForeignKey("episodes.id", ondelete="CASCADE"), primary_key=True)
     turn: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
@@ -68,6 +71,8 @@ class Completion(Base):
     message: Mapped[JsonDict]
     tags: Mapped[JsonDict]
     weight_version: Mapped[int | None] = mapped_column(Integer)
+    answer_kind: Mapped[Word | None]
+    has_tools: Mapped[bool | None]
     traceparent: Mapped[Traceparent | None]
     created_at: Mapped[Seconds]
 

@@ -9,7 +9,10 @@ from online_agent.store.models.base import Base, Name, RowId, Seconds, Word
 
 
 class Feedback(Base):
-    """``text`` is JSON, which keeps any character a client sends, NUL included."""
+    """``text`` is JSON, which keeps any character a client sends, NUL included.
+
+    ``weight`` is that of its source when it came in.
+    """
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -27,6 +30,7 @@ class Feedback(Base):
     reward: Mapped[Seconds | None]
     text: Mapped[str | None] = mapped_column(JSON(none_as_null=True))
     turns: Mapped[list[int]] = mapped_column(JSON)
+    weight: Mapped[Seconds] = mapped_column(server_default="1")
     fate: Mapped[Word]
     fate_reason: Mapped[Name | None]
     step: Mapped[int | None] = mapped_column(Integer)

@@ -5,6 +5,7 @@ Checks that need no database are made by the repository that takes the value and
 """
 
 from online_agent.store.records.access import Done, Fresh, Idempotency, KeyRecord, Mismatch, ProcessRecord, Running
+from online_agent.store.records.answers import AnswerCounts, AnswerShare
 from online_agent.store.records.changes import ChangeNew, ChangeRecord, EventRecord
 from online_agent.store.records.clients import (
     CLIENT_ENV,
@@ -27,10 +28,17 @@ from online_agent.store.records.episodes import (
     TurnNew,
     TurnRecord,
 )
-from online_agent.store.records.feedback import FeedbackCaps, FeedbackNew, FeedbackRecord, FeedbackRule
+from online_agent.store.records.feedback import (
+    FeedbackCaps,
+    FeedbackNew,
+    FeedbackRecord,
+    FeedbackRule,
+    FeedbackTrust,
+)
 from online_agent.store.records.imports import MAX_IMPORT_EPISODES, ImportNew, ImportOutcome
 from online_agent.store.records.interruptions import InterruptionRecord, InterruptionState, PartialGenerationNew
 from online_agent.store.records.json import Json
+from online_agent.store.records.judgements import DueJudgement
 from online_agent.store.records.tenants import TenantRecord
 from online_agent.store.records.training import (
     Control,
@@ -45,6 +53,8 @@ from online_agent.store.records.training import (
 __all__ = [
     "CLIENT_ENV",
     "MAX_IMPORT_EPISODES",
+    "AnswerCounts",
+    "AnswerShare",
     "ChangeNew",
     "ChangeRecord",
     "ClientEpisodeRecord",
@@ -55,6 +65,7 @@ __all__ = [
     "Control",
     "DiscardedRecord",
     "Done",
+    "DueJudgement",
     "EpisodeGroup",
     "EpisodeNew",
     "EpisodeRecord",
@@ -63,6 +74,7 @@ __all__ = [
     "FeedbackNew",
     "FeedbackRecord",
     "FeedbackRule",
+    "FeedbackTrust",
     "Fresh",
     "GradingClaim",
     "Idempotency",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from online_agent.store.records.episodes import TurnNew
 from online_agent.store.records.json import Json
-from online_agent.types import EpisodeStatus, Span, SpanKind, StopReason
+from online_agent.types import AnswerKind, EpisodeStatus, Span, SpanKind, StopReason
 
 CLIENT_ENV = "client"
 """The environment of episodes whose tools and verdict are the client's own."""
@@ -79,6 +79,8 @@ class CompletionNew:
     message: Json = field(default_factory=dict)
     tags: Json = field(default_factory=dict)
     weight_version: int | None = None
+    answer_kind: AnswerKind | None = None
+    has_tools: bool = False
     traceparent: str | None = None
 
 

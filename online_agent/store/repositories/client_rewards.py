@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, func, select, update
 from online_agent.store.models import ClientEpisode, Completion, Episode, Feedback
 from online_agent.store.records import CLIENT_ENV
 from online_agent.store.repositories.base import Repository
+from online_agent.store.rewards import Opinion, weighted_mean
 from online_agent.types import EpisodeStatus, FeedbackFate, StopReason
 
 REWARDED = (EpisodeStatus.GRADED, EpisodeStatus.RESERVED, EpisodeStatus.TRAINED)
@@ -100,14 +101,17 @@ class ClientRewardRows(Repository):
             self.settle(child)
 
     def reward_of(self, episode_id: str) -> float | None:
-        """The mean over the sources of what each gave; None without a reward of its own."""
-        rewards = self.rewards_by_source(episode_id)
-        return math.fsum(rewards.values()) / len(rewards) if rewards else None
+        """The weighted mean over the sources of what each gave; None without a reward of its own."""
+        return weighted_mean(self._opinions(episode_id).values())
 
     def rewards_by_source(self, episode_id: str) -> dict[str, float]:
-        """What each source gave: the mean of its latest on each set of turns it spoke of, the whole being one."""
+        return {source: opinion.reward for source, opinion in self._opinions(episode_id).items()}
+
+    def _opinions(self, episode_id: str) -> dict[str, Opinion]:
+        """What each source gave: the mean of its latest on each set of turns it spoke of, the whole being one; with the
+        weight of its latest."""
         query = (
-            select(Feedback.source, Feedback.turns, Feedback.reward)
+            select(Feedback.source, Feedback.turns, Feedback.reward, Feedback.weight)
             .where(
                 Feedback.episode_id == episode_id,
                 Feedback.fate == FeedbackFate.ACCEPTED,
@@ -116,9 +120,13 @@ class ClientRewardRows(Repository):
             .order_by(Feedback.id)
         )
         latest: dict[str, dict[tuple[int, ...], float]] = defaultdict(dict)
+        weights: dict[str, float] = {}
         for row in self._db.execute(query):
             latest[row.source][tuple(row.turns)] = float(row.reward)
-        return {source: math.fsum(given.values()) / len(given) for source, given in latest.items()}
+            weights[row.source] = float(row.weight)
+        return {
+            source: Opinion(math.fsum(given.values()) / len(given), weights[source]) for source, given in latest.items()
+        }
 
     def _why_untrainable(self, episode_id: str) -> str | None:
         """None when something of the episode may be trained on."""

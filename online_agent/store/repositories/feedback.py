@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import insert, select, update
 
 from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.models import Episode, Feedback
-from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord
-from online_agent.store.repositories.base import Repository, check_limit, check_name
+from online_agent.store.records import FeedbackNew, FeedbackRecord, FeedbackTrust
+from online_agent.store.repositories.base import check_limit, check_name
 from online_agent.store.repositories.consent import NOT_OPTED_IN, OPTED_OUT
+from online_agent.store.repositories.feedback_trust import FeedbackTrustRows
 from online_agent.store.rewards import check_reward
 from online_agent.types import EpisodeStatus, FeedbackFate
 
@@ -20,9 +22,9 @@ DISCARDED = "discarded by an operator"
 _STILL_COUNTS = (EpisodeStatus.OPEN, EpisodeStatus.FINISHED, EpisodeStatus.GRADED)
 
 
-class FeedbackRepository(Repository):
+class FeedbackRepository(FeedbackTrustRows):
     def add(
-        self, tenant_id: str, episode_id: str, new: FeedbackNew, caps: FeedbackCaps | None = None
+        self, tenant_id: str, episode_id: str, new: FeedbackNew, trust: FeedbackTrust | None = None
     ) -> FeedbackRecord:
         """The feedback is stored with its fate. Raises NotFound, or BadInput naming the bad value.
 
@@ -30,7 +32,7 @@ class FeedbackRepository(Repository):
         DUPLICATE    equals the last one of the same source
         LATE         the episode is reserved, trained, dropped or failed; the step is not changed. Where a reserved
                      episode returns to the queue, its late feedback is accepted again
-        QUARANTINED  the task is held out: live feedback never touches it; or the person is over ``caps``, and an
+        QUARANTINED  the task is held out: live feedback never touches it; or ``trust`` does not let it count, and an
                      operator decides
         """
         check_name(new.source, "source")
@@ -47,8 +49,9 @@ class FeedbackRepository(Repository):
             raise NotFound(f"no episode {episode_id!r}")
         turns = _check_turns(new.turns, None if episode.status == EpisodeStatus.OPEN else episode.num_turns)
         fate, reason = self._fate(episode_id, episode.status, episode.split, new, reward, turns)
-        if caps is not None and fate is FeedbackFate.ACCEPTED:
-            fate, reason = self._within(caps, tenant_id, new)
+        if trust is not None and fate is FeedbackFate.ACCEPTED:
+            reason = self._mistrust(trust, tenant_id, new, reward)
+            fate = FeedbackFate.ACCEPTED if reason is None else FeedbackFate.QUARANTINED
         if fate is FeedbackFate.ACCEPTED and episode.untrainable_reason in (NOT_OPTED_IN, OPTED_OUT):
             reason = episode.untrainable_reason
         values: dict[str, Any] = {
@@ -56,6 +59,7 @@ class FeedbackRepository(Repository):
             "person": new.person,
             "reward": reward,
             "text": new.text,
+            "weight": check_weight(new.weight),
             "fate": fate,
             "fate_reason": reason,
             "created_at": self._now(),
@@ -122,20 +126,6 @@ class FeedbackRepository(Repository):
         self._db.execute(update(Feedback).where(mine).values(fate=fate, fate_reason=reason))
         return _feedback(self._db.execute(select(*Feedback.__table__.columns).where(mine)).one())
 
-    def _within(self, caps: FeedbackCaps, tenant_id: str, new: FeedbackNew) -> tuple[FeedbackFate, str | None]:
-        """ACCEPTED, or QUARANTINED with the cap that the person is over. What is quarantined uses up no cap."""
-        for name, cap, seconds in (("minute", caps.per_minute, 60.0), ("day", caps.per_day, 86_400.0)):
-            given = select(func.count()).where(
-                Feedback.tenant_id == tenant_id,
-                Feedback.source == new.source,
-                Feedback.person.is_not_distinct_from(new.person),
-                Feedback.created_at > self._now() - seconds,
-                Feedback.fate != FeedbackFate.QUARANTINED,
-            )
-            if self._db.execute(given).scalar_one() >= cap:
-                return FeedbackFate.QUARANTINED, f"more than {cap} in a {name}"
-        return FeedbackFate.ACCEPTED, None
-
     def _fate(
         self,
         episode_id: str,
@@ -161,6 +151,13 @@ class FeedbackRepository(Repository):
         return FeedbackFate.ACCEPTED, None
 
 
+def check_weight(weight: float) -> float:
+    """The weight as a float. Raises BadInput unless it is finite and not below 0."""
+    if not math.isfinite(weight) or weight < 0:
+        raise BadInput(f"weight must be a finite number of 0 or more, got {weight!r}", param="weight")
+    return float(weight)
+
+
 def _check_turns(turns: Sequence[int], num_turns: int | None) -> tuple[int, ...]:
     for turn in turns:
         is_integer = isinstance(turn, int) and not isinstance(turn, bool)
@@ -183,4 +180,5 @@ def _feedback(row: Any) -> FeedbackRecord:
         step=row.step,
         created_at=row.created_at,
         person=row.person,
+        weight=row.weight,
     )

@@ -17,7 +17,7 @@ from online_agent.store.records import CLIENT_ENV, FeedbackRule
 from online_agent.store.repositories.base import Repository
 from online_agent.store.repositories.client_rewards import ClientRewardRows
 from online_agent.store.repositories.client_rows import ClientRows
-from online_agent.store.rewards import training_reward
+from online_agent.store.rewards import Opinion, training_reward
 from online_agent.types import (
     EpisodeStatus,
     FeedbackFate,
@@ -98,10 +98,10 @@ class LayoutRows(Repository):
             of_episode.experts.append(row.routed_experts)
         return turns
 
-    def _latest_rewards(self, episode_ids: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Episode → source → the last accepted reward of that source."""
+    def _latest_rewards(self, episode_ids: Sequence[str]) -> dict[str, dict[str, Opinion]]:
+        """Episode → source → what that source said last and was accepted."""
         query = (
-            select(Feedback.episode_id, Feedback.source, Feedback.reward)
+            select(Feedback.episode_id, Feedback.source, Feedback.reward, Feedback.weight)
             .where(
                 Feedback.episode_id.in_(episode_ids),
                 Feedback.fate == FeedbackFate.ACCEPTED,
@@ -109,8 +109,7 @@ class LayoutRows(Repository):
             )
             .order_by(Feedback.id)
         )
-        latest: dict[str, dict[str, float]] = defaultdict(dict)
+        latest: dict[str, dict[str, Opinion]] = defaultdict(dict)
         for row in self._db.execute(query):
-            latest[row.episode_id][row.source] = row.reward
+            latest[row.episode_id][row.source] = Opinion(row.reward, row.weight)
         return latest
-

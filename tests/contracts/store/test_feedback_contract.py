@@ -8,7 +8,7 @@ import pytest
 
 from envs.types import Verdict
 from online_agent.errors import BadInput, Conflict, NotFound
-from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord, FeedbackRule
+from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord, FeedbackRule, FeedbackTrust
 from online_agent.store.session import Database
 from online_agent.types import FeedbackFate
 from tests.database_fixtures import ManualClock
@@ -150,7 +150,7 @@ def test_another_tenants_episode_takes_no_feedback(db: Database) -> None:
 
 # --- caps, and what an operator decides -----------------------------------------------------------------------------
 
-CAPS = FeedbackCaps(per_minute=2, per_day=3)
+CAPS = FeedbackTrust(FeedbackCaps(per_minute=2, per_day=3))
 
 
 def _give(db: Database, reward: float, source: str = "app", person: str | None = None) -> FeedbackRecord:
