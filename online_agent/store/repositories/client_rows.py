@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 
 from online_agent.store.encoding import unpack_spans
 from online_agent.store.expert_rows import HEADER_BYTES, num_covered
@@ -29,6 +29,12 @@ _LINK = (
     Completion.created_at,
 )
 
+# Every call of a client runs these. They are built once: building one costs more than running it.
+_LINKS = select(*_LINK).where(Completion.episode_id == bindparam("of_episode")).order_by(Completion.turn)
+_SPANS = select(Turn.number, Turn.span_index, Turn.token_ids, Turn.logprobs).where(
+    Turn.episode_id == bindparam("of_episode")
+)
+_SPANS_OF_TURNS = _SPANS.where(Turn.number.in_(bindparam("turns", expanding=True)))
 
 _SAMPLED = Episode.num_action_tokens + ClientEpisode.num_discarded_tokens
 
@@ -48,17 +54,15 @@ class ClientRows(Repository):
 
     def links(self, episode_id: str) -> list[CompletionLink]:
         """In order of their turns."""
-        query = select(*_LINK).where(Completion.episode_id == episode_id).order_by(Completion.turn)
-        return [_link(row) for row in self._db.execute(query)]
+        return [_link(row) for row in self._db.execute(_LINKS, {"of_episode": episode_id})]
 
     def spans_of(self, episode_id: str, turns: Collection[int] | None = None) -> dict[int, list[Span]]:
         """The spans of each of the turns (None: of all)."""
-        query = select(Turn.number, Turn.span_index, Turn.token_ids, Turn.logprobs).where(Turn.episode_id == episode_id)
-        if turns is not None:
-            query = query.where(Turn.number.in_(turns))
-        return {
-            row.number: unpack_spans(row.span_index, row.token_ids, row.logprobs) for row in self._db.execute(query)
-        }
+        if turns is None:
+            rows = self._db.execute(_SPANS, {"of_episode": episode_id})
+        else:
+            rows = self._db.execute(_SPANS_OF_TURNS, {"of_episode": episode_id, "turns": list(turns)})
+        return {row.number: unpack_spans(row.span_index, row.token_ids, row.logprobs) for row in rows}
 
     def num_routed(self, episode_id: str, path: Sequence[int]) -> int:
         """How many tokens of the sequence that these turns make, from its first on, have the experts that they used."""

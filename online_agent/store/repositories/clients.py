@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import BindParameter, Integer, bindparam, delete, func, insert, select, update
 
 from online_agent.errors import Conflict, NotFound
 from online_agent.store.encoding import pack_spans, unpack_spans
-from online_agent.store.models import ClientEpisode, Completion, DiscardedGeneration, Episode, Turn
+from online_agent.store.models import ClientEpisode, Completion, DiscardedGeneration, Episode, Turn, table_of
 from online_agent.store.records import (
     ClientEpisodeRecord,
     CompletionLink,
@@ -47,18 +47,42 @@ _EPISODE = (
 )
 _ALL = select(*_EPISODE).join(Episode, Episode.id == ClientEpisode.episode_id)
 
+# Every call of a client runs these. They are built once: building one costs more than running it.
+_ASKED: BindParameter[str] = bindparam("id_or_name")
+FIND = _ALL.where(ClientEpisode.tenant_id == bindparam("of_tenant")).where(
+    # Both in one table: with the id of the other one the database would read all episodes of the tenant.
+    (ClientEpisode.episode_id == _ASKED) | (ClientEpisode.name == _ASKED)
+)
+_GET = _ALL.where(ClientEpisode.episode_id == bindparam("of_episode"))
+_LOCK = select(Episode.id).where(Episode.id == bindparam("of_episode")).with_for_update()
+_INSERT_EPISODE, _INSERT_COMPLETION = insert(table_of(ClientEpisode)), insert(table_of(Completion))
+_WARM = (
+    update(table_of(Episode))
+    .where(Episode.id == bindparam("of_episode"), Episode.temperature == 0)
+    .values(temperature=bindparam("sampled_at"))
+)
+_COUNT = (
+    update(table_of(ClientEpisode))
+    .where(ClientEpisode.episode_id == bindparam("of_episode"))
+    .values(
+        active_at=bindparam("now"),
+        num_kept_tokens=ClientEpisode.num_kept_tokens + bindparam("kept", type_=Integer),
+        num_discarded_tokens=ClientEpisode.num_discarded_tokens + bindparam("discarded", type_=Integer),
+        num_segments=ClientEpisode.num_segments + bindparam("segments", type_=Integer),
+    )
+)
+
 
 class ClientRepository(ClientRows, ClientRewardRows):
     def find(self, tenant_id: str, id_or_name: str) -> ClientEpisodeRecord | None:
         """The tenant's episode of that id, or the one it calls so."""
-        known = (Episode.id == id_or_name) | (ClientEpisode.name == id_or_name)
-        rows = self._db.execute(_ALL.where(ClientEpisode.tenant_id == tenant_id, known)).all()
+        rows = self._db.execute(FIND, {"of_tenant": tenant_id, "id_or_name": id_or_name}).all()
         row = next((row for row in rows if row.id == id_or_name), rows[0] if rows else None)
         return None if row is None else _episode(row)
 
     def get(self, episode_id: str) -> ClientEpisodeRecord:
         """Raises NotFound."""
-        row = self._db.execute(_ALL.where(Episode.id == episode_id)).one_or_none()
+        row = self._db.execute(_GET, {"of_episode": episode_id}).one_or_none()
         if row is None:
             raise NotFound(f"no episode {episode_id!r}")
         return _episode(row)
@@ -71,18 +95,17 @@ class ClientRepository(ClientRows, ClientRewardRows):
         if known is not None:
             return known.id
         episode_id = EpisodeRepository(self._db, self._now).create(new)
-        self._db.execute(
-            insert(ClientEpisode).values(
-                episode_id=episode_id,
-                tenant_id=new.tenant_id,
-                name=name,
-                parent_id=parent_id,
-                active_at=self._now(),
-                num_segments=0,
-                num_kept_tokens=0,
-                num_discarded_tokens=0,
-            )
-        )
+        values = {
+            "episode_id": episode_id,
+            "tenant_id": new.tenant_id,
+            "name": name,
+            "parent_id": parent_id,
+            "active_at": self._now(),
+            "num_segments": 0,
+            "num_kept_tokens": 0,
+            "num_discarded_tokens": 0,
+        }
+        self._db.execute(_INSERT_EPISODE, values)
         return episode_id
 
     def add(self, episode_id: str, new: CompletionNew) -> int:
@@ -109,15 +132,21 @@ class ClientRepository(ClientRows, ClientRewardRows):
         self._keep_aside(episode, None, completion_id, reason, text, pack_spans(spans))
         self._count(episode_id, discarded=_num_sampled(spans))
 
+    @property
+    def _has_one_writer(self) -> bool:
+        """On SQLite no other transaction is under way."""
+        return self._db.dialect.name == "sqlite"
+
     def _take_turns_on(self, tenant_id: str, name: str) -> None:
-        """Of two calls that open the name at once, one waits here for the other. SQLite has one writer anyway."""
-        if self._db.dialect.name == "postgresql":
+        """Of two calls that open the name at once, one waits here for the other."""
+        if not self._has_one_writer:
             key = func.hashtextextended(f"{tenant_id}/{name}", 0)
             self._db.execute(select(func.pg_advisory_xact_lock(key)))
 
     def _active(self, episode_id: str) -> ClientEpisodeRecord:
         """The episode, open and locked. One that was only idle is open again."""
-        self._db.execute(select(Episode.id).where(Episode.id == episode_id).with_for_update()).one_or_none()
+        if not self._has_one_writer:
+            self._db.execute(_LOCK, {"of_episode": episode_id}).one_or_none()
         episode = self.get(episode_id)
         if not episode.is_active:
             raise Conflict(f"episode {episode_id} is {episode.status}: it takes no more answers", param="X-Episode-Id")
@@ -195,15 +224,12 @@ class ClientRepository(ClientRows, ClientRewardRows):
             "message": dict(new.message),
             "tags": dict(new.tags),
             "weight_version": new.weight_version,
-            "answer_kind": new.answer_kind,
-            "has_tools": new.has_tools,
             "traceparent": new.traceparent,
             "created_at": self._now(),
         }
-        self._db.execute(insert(Completion).values(values))
+        self._db.execute(_INSERT_COMPLETION, values)
         if new.temperature > 0:
-            sampled = (Episode.id == episode.id, Episode.temperature == 0)
-            self._db.execute(update(Episode).where(*sampled).values(temperature=new.temperature))
+            self._db.execute(_WARM, {"of_episode": episode.id, "sampled_at": new.temperature})
 
     def _keep_aside(
         self,
@@ -230,13 +256,8 @@ class ClientRepository(ClientRows, ClientRewardRows):
         self._db.execute(insert(DiscardedGeneration).values(values))
 
     def _count(self, episode_id: str, *, kept: int = 0, discarded: int = 0, segments: int = 0) -> None:
-        values = {
-            "active_at": self._now(),
-            "num_kept_tokens": ClientEpisode.num_kept_tokens + kept,
-            "num_discarded_tokens": ClientEpisode.num_discarded_tokens + discarded,
-            "num_segments": ClientEpisode.num_segments + segments,
-        }
-        self._db.execute(update(ClientEpisode).where(ClientEpisode.episode_id == episode_id).values(values))
+        added = {"kept": kept, "discarded": discarded, "segments": segments}
+        self._db.execute(_COUNT, {"of_episode": episode_id, "now": self._now(), **added})
 
 
 def _with_spans(new: CompletionNew, spans: Sequence[Span], number: int) -> TurnNew:

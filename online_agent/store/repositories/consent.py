@@ -6,7 +6,7 @@ claims it: the tenant is asked again there.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from online_agent.store.models import Episode, Tenant
 
@@ -17,10 +17,12 @@ HAS_CONSENT = (
     select(Tenant.id).where(Tenant.id == Episode.tenant_id, Tenant.trains_shared_weights).correlate(Episode).exists()
 )
 
+_IS_OPTED_IN = select(Tenant.trains_shared_weights).where(Tenant.id == bindparam("of_tenant"))
+"""Built once: every episode that is opened runs it."""
+
 
 def is_opted_in(connection: Connection, tenant_id: str) -> bool:
-    query = select(Tenant.trains_shared_weights).where(Tenant.id == tenant_id)
-    return bool(connection.execute(query).scalar_one_or_none())
+    return bool(connection.execute(_IS_OPTED_IN, {"of_tenant": tenant_id}).scalar_one_or_none())
 
 
 def bar_without_consent(connection: Connection, tenant_id: str, reason: str | None = None) -> str | None:

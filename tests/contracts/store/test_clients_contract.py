@@ -11,6 +11,7 @@ from sqlalchemy import update
 from online_agent.errors import Conflict
 from online_agent.store.models import Turn
 from online_agent.store.records import FeedbackNew
+from online_agent.store.repositories import clients
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus, StopReason
 from tests.database_fixtures import ManualClock
@@ -29,6 +30,16 @@ def test_a_name_is_one_episode_whoever_opens_it_first(db: Database) -> None:
         assert len(set(threads.map(race, range(4)))) == 1
     with db.reading() as tx:
         assert tx.clients.find("globex", "task") is None
+
+
+def test_an_episode_is_found_by_indexes_however_many_its_tenant_has(sqlite_url: str) -> None:
+    db = Database(sqlite_url)
+    with db.reading() as tx:
+        found = str(clients.FIND.compile(dialect=tx.connection.dialect))
+        plan = tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {found}", ("acme", "task", "task")).all()
+    db.close()
+    assert [step for *_, step in plan if step.startswith("SCAN")] == []
+    assert sum("INDEX" in step for *_, step in plan) >= 3, "by id, by name, and the episode itself"
 
 
 def test_a_retry_changes_places_and_every_count_follows(db: Database, clock: ManualClock) -> None:
