@@ -34,7 +34,10 @@ class SecretPattern:
         return f"[redacted:{self.name}]"
 
     def may_match(self, text: str) -> bool:
-        return not self.hints or any(hint in text for hint in self.hints)
+        for hint in self.hints:  # a plain loop: this runs for every text of every call
+            if hint in text:
+                return True
+        return not self.hints
 
 
 def own_pattern(name: str, expression: str) -> SecretPattern:

@@ -13,6 +13,9 @@ import orjson
 
 from online_agent.redaction.patterns import DEFAULT_KINDS, KNOWN_FORMS, SecretPattern, own_pattern
 
+MAX_KNOWN_CLEAN = 65_536
+"""Texts without a secret that are remembered, by hash and length: a client sends its whole history with every call."""
+
 Tell = Callable[[str], None]
 """Is told the name of a pattern each time a match of it was replaced; never what matched."""
 
@@ -33,6 +36,7 @@ def _nobody(name: str) -> None:
 class Redactor:
     def __init__(self, patterns: Sequence[SecretPattern], tell: Tell = _nobody) -> None:
         self._patterns, self._tell = tuple(patterns), tell
+        self._clean: set[tuple[int, int]] = set()
 
     @classmethod
     def of(
@@ -43,10 +47,16 @@ class Redactor:
         return cls([*known, *(own_pattern(name, expression) for name, expression in (own or {}).items())], tell)
 
     def text(self, text: str) -> str:
+        mark = _mark(text)
+        if mark in self._clean:
+            return text
+        redacted = text
         for pattern in self._patterns:
-            if pattern.may_match(text):
-                text = pattern.regex.sub(partial(self._masked, pattern), text)
-        return text
+            if pattern.may_match(redacted):
+                redacted = pattern.regex.sub(partial(self._masked, pattern), redacted)
+        if redacted == text:
+            self._remember(mark)
+        return redacted
 
     def json(self, value: Any) -> Any:
         """The JSON value with all its texts redacted, the names of its fields too."""
@@ -69,16 +79,32 @@ class Redactor:
 
     def find(self, text: str) -> list[Found]:
         """Every secret of the text, without the part of a match that is kept."""
-        return [
+        mark = _mark(text)
+        if mark in self._clean:
+            return []
+        found = [
             Found(pattern.name, _secret_start(match), match.end())
             for pattern in self._patterns
             if pattern.may_match(text)
             for match in pattern.regex.finditer(text)
         ]
+        if not found:
+            self._remember(mark)
+        return found
+
+    def _remember(self, mark: tuple[int, int]) -> None:
+        if len(self._clean) >= MAX_KNOWN_CLEAN:
+            self._clean.clear()
+        self._clean.add(mark)
 
     def _masked(self, pattern: SecretPattern, match: re.Match[str]) -> str:
         self._tell(pattern.name)
         return match.string[match.start() : _secret_start(match)] + pattern.mask
+
+
+def _mark(text: str) -> tuple[int, int]:
+    """The hash is keyed by this process: nobody outside can make two texts that share it."""
+    return hash(text), len(text)
 
 
 def texts_of(value: Any) -> list[str]:

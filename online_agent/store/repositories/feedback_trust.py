@@ -72,7 +72,7 @@ class FeedbackTrustRows(Repository):
         """The last rewards that counted, oldest first."""
         query = select(Feedback.reward).where(*whose, _COUNTED, Feedback.reward.is_not(None))
         rows = self._db.execute(query.order_by(Feedback.created_at.desc(), Feedback.id.desc()).limit(rule.window))
-        return [float(row[0]) for row in rows][::-1]
+        return [reward for reward in rows.scalars() if reward is not None][::-1]
 
     def _num_since(self, since: float, *whose: Any) -> int:
         counted = Feedback.fate != FeedbackFate.QUARANTINED

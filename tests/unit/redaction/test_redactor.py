@@ -86,6 +86,14 @@ def test_every_text_of_a_json_value_is_redacted_whatever_its_spelling() -> None:
     assert redactor.json_text(f"not json {SECRETS['aws_key']}") == "not json [redacted:aws_key]"
 
 
+def test_a_text_is_found_clean_or_not_however_often_it_comes() -> None:
+    fresh = Redactor.of()
+    for _ in range(3):
+        assert fresh.text("fine") == "fine"
+        assert fresh.find(SECRETS["aws_key"]) == [Found("aws_key", 0, 20)]
+        assert fresh.text(SECRETS["aws_key"]) == "[redacted:aws_key]"
+
+
 def test_each_replacement_is_told_by_name_and_never_by_content() -> None:
     told: Counter[str] = Counter()
     counting = Redactor.of(tell=lambda name: told.update([name]))
