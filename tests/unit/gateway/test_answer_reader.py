@@ -43,9 +43,15 @@ def test_what_may_begin_a_stop_string_is_held_back_and_told_when_it_does_not(ren
     assert reader.answer.text == "hello"
 
 
-@given(ids=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=40), cut=st.integers(0, 40))
-def test_ids_read_in_two_pieces_give_the_answer_of_one(renderer: ChatRenderer, ids: list[int], cut: int) -> None:
-    whole, parts = (AnswerReader(renderer, stop=("a",), reads_calls=True) for _ in range(2))
+@given(
+    ids=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=40),
+    cut=st.integers(0, 40),
+    stop=st.sampled_from([("a",), ()]),
+)
+def test_ids_read_in_two_pieces_give_the_answer_of_one(
+    renderer: ChatRenderer, ids: list[int], cut: int, stop: tuple[str, ...]
+) -> None:
+    whole, parts = (AnswerReader(renderer, stop=stop, reads_calls=True) for _ in range(2))
     whole.push(ids)
     parts.push(ids[:cut])
     parts.push(ids[cut:])
