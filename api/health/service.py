@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from api.health.schemas import Readiness
 from api.runtime import Runtime
-from api.scrape import collect
+from api.scrape import Gauge, collect
 from online_agent.errors import OnlineAgentError
 from online_agent.store.session import Transaction
 from online_agent.types import VersionState
@@ -32,4 +33,7 @@ def _expected_versions(tx: Transaction) -> set[int]:
 
 
 async def metrics_text(runtime: Runtime) -> bytes:
-    return runtime.metrics.render(await runtime.read(lambda tx: collect(tx, runtime.settings.recipe.group_size)))
+    in_use = runtime.db.num_connections_in_use  # before this scrape takes one itself
+    facts = await runtime.read(lambda tx: collect(tx, runtime.settings.recipe.group_size))
+    own = {"database_connections_in_use": Gauge("Database connections of this process that are held", in_use)}
+    return runtime.metrics.render(replace(facts, gauges={**facts.gauges, **own}))

@@ -18,6 +18,7 @@ from functools import cached_property
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
 
 from online_agent.errors import Busy, OnlineAgentError, StorageFull
 from online_agent.store import migrate
@@ -167,6 +168,12 @@ class Database:
     @property
     def is_sqlite(self) -> bool:
         return self._path is not None
+
+    @property
+    def num_connections_in_use(self) -> int:
+        """Connections that transactions and readings under way hold in this process."""
+        pools = (self._writer.pool, self._reader.pool)
+        return sum(pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
 
     def migrate(self, revision: str = "head") -> None:
         """The schema is at ``revision``. Safe to call from several processes at once; creates the SQLite file."""

@@ -34,6 +34,13 @@ def test_reading_refuses_to_write(db: Database) -> None:
         tx.events.add("swap", {})
 
 
+def test_connections_are_held_by_work_under_way_alone(db: Database) -> None:
+    assert db.num_connections_in_use == 0
+    with db.reading(), db.transaction():
+        assert db.num_connections_in_use == 2
+    assert db.num_connections_in_use == 0
+
+
 def test_a_reader_that_dawdles_sees_what_is_committed_meanwhile(db: Database) -> None:
     with db.reading() as slow:
         assert slow.events.list() == []
