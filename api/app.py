@@ -6,6 +6,7 @@ environment (``ONLINE_AGENT_*``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -74,10 +75,14 @@ def create_app(settings: Settings | None = None, opener: OpenRuntime = open_runt
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with opener(settings) as runtime:
-            app.state.runtime = runtime
-            with draining_on_sigterm(runtime):
-                yield
+        try:
+            async with opener(settings) as runtime:
+                app.state.runtime = runtime
+                with draining_on_sigterm(runtime):
+                    yield
+        finally:
+            # Here and not behind the server: uvicorn ends by the signal that it was sent.
+            await asyncio.to_thread(tracing.shut_down_tracing)
 
     app = FastAPI(
         title="online-agent",

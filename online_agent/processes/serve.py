@@ -9,7 +9,7 @@ import uvicorn
 
 from online_agent.config.environment import settings_of_environment
 from online_agent.telemetry.logging import setup_logging
-from online_agent.telemetry.tracing import setup_tracing, shut_down_tracing
+from online_agent.telemetry.tracing import setup_tracing
 
 APPLICATION = "api.app:create_app"
 # Time for answers under way after the episodes have drained.
@@ -33,4 +33,3 @@ def main() -> None:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
     )
-    shut_down_tracing()

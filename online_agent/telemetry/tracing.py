@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCOPE = "online_agent"
 EXPORT_TIMEOUT_S = 3.0
-"""A collector that does not answer holds back a process that ends for no longer."""
+"""How long a collector may take over one batch. A process that ends has four of them to send at most."""
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 _TRACEPARENT = "traceparent"
@@ -88,7 +88,7 @@ def is_on() -> bool:
 
 
 def shut_down_tracing() -> None:
-    """What has ended is exported, or given up after ``EXPORT_TIMEOUT_S``; no span is made any more."""
+    """What has ended is exported, or given up batch by batch; no span is made any more."""
     global _provider
     ending, _provider = _provider, None
     shutdown = getattr(ending, "shutdown", None)

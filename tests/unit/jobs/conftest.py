@@ -97,10 +97,15 @@ def db(tmp_path: Path, migrated: Path, clock: Clock) -> Iterator[Database]:
 
 
 def finish_episode(
-    db: Database, task_id: str = "train-0", *, env: str = "scripted", files: Mapping[str, str] | None = None
+    db: Database,
+    task_id: str = "train-0",
+    *,
+    env: str = "scripted",
+    files: Mapping[str, str] | None = None,
+    traceparent: str | None = None,
 ) -> str:
     with db.transaction() as tx:
-        episode_id = tx.episodes.create(EpisodeNew(TENANT, env, task_id, "train"))
+        episode_id = tx.episodes.create(EpisodeNew(TENANT, env, task_id, "train", traceparent=traceparent))
         tx.episodes.finish(episode_id, StopReason.SUBMITTED, Artifact(files or {"a.py": "x = 1\n"}, is_submitted=True))
     return episode_id
 

@@ -14,6 +14,7 @@ from online_agent.jobs.grading import Grader, GradingReport
 from online_agent.store.records import EpisodeRecord
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus
+from tests.fakes.tracing import kept_spans, trace_of
 from tests.unit.jobs.conftest import TENANT, Clock, ScriptedVerifier, finish_episode
 
 SETTINGS = JobsSettings(grading_batch=4, grading_lease_s=30.0, max_grading_attempts=3)
@@ -178,3 +179,21 @@ async def test_an_episode_erased_while_it_was_graded_is_no_error(
         tx.episodes.erase(TENANT, episode_id)
     verifier.release.set()
     assert (await running).num_duplicates == 1
+
+
+async def test_a_grading_is_a_span_in_the_trace_that_asked_for_the_episode(
+    db: Database, grader: Grader, verifier: ScriptedVerifier
+) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    asked = finish_episode(db, "train-0", traceparent=f"00-{trace}-00f067aa0ba902b7-01")
+    finish_episode(db, "train-1")
+    verifier.outcomes["train-1"] = SandboxFailed("the jail is gone, and with it the client's text")
+    with kept_spans() as spans:
+        await grader.grade_batch()
+    by_episode = {(span.attributes or {})["gen_ai.conversation.id"]: span for span in spans.all()}
+    graded, [other] = by_episode.pop(asked), list(by_episode.values())
+    assert (graded.name, trace_of(graded)) == ("grade scripted", trace)
+    assert (graded.attributes or {})["gen_ai.evaluation.score.value"] == 1.0
+    assert trace_of(other) != trace
+    assert (other.attributes or {})["error.type"] == "SandboxFailed"
+    assert "client" not in spans.text()

@@ -12,7 +12,9 @@ import pytest
 import structlog
 
 from online_agent.config.settings import load_settings
+from online_agent.telemetry import tracing
 from online_agent.telemetry.logging import bound, get_logger, setup_logging
+from tests.fakes.tracing import kept_spans, trace_of
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +92,16 @@ def test_a_rotated_file_is_reopened(tmp_path: Path) -> None:
     path.rename(path.with_suffix(".1"))
     get_logger("x").info("after")
     assert [line["event"] for line in lines(tmp_path, "api")] == ["after"]
+
+
+def test_lines_inside_a_span_name_its_trace_also_those_of_libraries(tmp_path: Path) -> None:
+    setup_logging("worker", load_settings(data_dir=tmp_path))
+    with kept_spans() as spans:
+        with tracing.span("work"):
+            get_logger("jobs").info("graded")
+            logging.getLogger("a.library").warning("slow")
+        get_logger("jobs").info("outside")
+        [span] = spans.all()
+    ours, theirs, outside = lines(tmp_path, "worker")
+    assert ours["trace_id"] == theirs["trace_id"] == trace_of(span)
+    assert "trace_id" not in outside
