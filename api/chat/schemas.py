@@ -21,6 +21,7 @@ from api.gateway.contents import (
     TokenLimit,
     ToolName,
     TopP,
+    grammar_of,
     tags_of,
     text_of,
     tool_spec,
@@ -85,8 +86,20 @@ class StreamOptions(ProtocolBody):
     include_usage: bool = False
 
 
+class JsonSchema(ProtocolBody):
+    """``name`` and ``strict`` change nothing: the engine keeps to every schema that it takes."""
+
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
 class ResponseFormat(ProtocolBody):
     type: Annotated[str, Field(max_length=100)]
+    json_schema: JsonSchema | None = None
+
+    def grammar(self) -> dict[str, Any]:
+        """Raises BadInput, TooLarge."""
+        schema = None if self.json_schema is None else self.json_schema.json_schema
+        return grammar_of(self.type, schema, "response_format")
 
 
 class ChatBody(ProtocolBody):
@@ -146,11 +159,6 @@ class ChatBody(ProtocolBody):
         )
 
     def _refuse_unsupported(self) -> None:
-        if self.response_format is not None and self.response_format.type != "text":
-            raise BadInput(
-                f"response_format.type: {self.response_format.type!r} needs a grammar, and this engine has none",
-                param="response_format",
-            )
         if self.logit_bias:
             raise BadInput("logit_bias is not supported", param="logit_bias")
         if self.functions:
@@ -166,7 +174,7 @@ class ChatBody(ProtocolBody):
 
     def _sampling(self) -> SamplingAsk:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        more: dict[str, Any] = {}
+        more = {} if self.response_format is None else self.response_format.grammar()
         if self.seed is not None:
             more["sampling_seed"] = self.seed % 2**31
         for name in ("frequency_penalty", "presence_penalty"):

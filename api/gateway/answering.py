@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.errors import ShuttingDown
 from api.gateway.caller import EPISODE_HEADER, AnsweredClient
-from api.gateway.contents import check_counts
+from api.gateway.contents import check_counts, check_format
 from api.idempotency import REPLAY_HEADER, Claim, Outcome, body_hash, once
 from api.runtime import Runtime
 from online_agent.errors import OnlineAgentError
@@ -43,6 +43,7 @@ def gateway_of(runtime: Runtime) -> Gateway:
 def checked(runtime: Runtime, call: ChatCall) -> ChatCall:
     """The call, within the limits of the configuration; BadInput names the one it is over."""
     limits = runtime.settings.gateway
+    check_format(call, runtime.settings.engine.grammar_backend)
     return check_counts(
         call, max_messages=limits.max_messages, max_tools=limits.max_tools, max_choices=limits.max_choices
     )

@@ -10,9 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envs.types import ToolSpec
 from online_agent.errors import BadInput, TooLarge
-from online_agent.gateway.calls import ChatCall
+from online_agent.gateway.calls import GRAMMAR, ChatCall
 
 MAX_TAG_BYTES = 16_384
+MAX_SCHEMA_BYTES = 65_536
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 MAX_STOPS = 16
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
@@ -61,6 +63,41 @@ def tags_of(tags: Mapping[str, Any] | None) -> dict[str, Any]:
     if len(orjson.dumps(tags)) > MAX_TAG_BYTES:
         raise TooLarge(f"metadata has more than {MAX_TAG_BYTES} bytes of JSON", param="metadata")
     return dict(tags or {})
+
+
+def grammar_of(kind: str, schema: Mapping[str, Any] | None, param: str) -> dict[str, Any]:
+    """The engine's sampling parameters that hold an answer to a format; none for text. Raises BadInput, TooLarge."""
+    if kind == "text":
+        return {}
+    if kind not in ("json_object", "json_schema"):
+        raise BadInput(
+            f"{param}.type: {kind!r} is no format of answers; there are text, json_object, json_schema", param=param
+        )
+    wanted = ANY_OBJECT if kind == "json_object" else schema
+    if wanted is None:
+        raise BadInput(f"{param}: the type json_schema needs a schema", param=param)
+    text = orjson.dumps(wanted)
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise TooLarge(f"{param}: the schema has more than {MAX_SCHEMA_BYTES} bytes of JSON", param=param)
+    return {GRAMMAR: text.decode()}
+
+
+def check_format(call: ChatCall, grammar_backend: str) -> None:
+    """Raises BadInput for a format that this engine cannot hold the answer to."""
+    if not call.has_grammar:
+        return
+    field = call.format_field
+    if grammar_backend == "none":
+        raise BadInput(
+            f"{field}: this format needs a grammar, and the engine runs without one (engine.grammar_backend)",
+            param=field,
+        )
+    if call.tools and call.tool_choice.mode != "none":
+        raise BadInput(
+            f"{field}: a format and tools exclude each other: a grammar leaves no room for a call "
+            "(unless tool_choice is none)",
+            param=field,
+        )
 
 
 def check_counts(call: ChatCall, *, max_messages: int, max_tools: int, max_choices: int) -> ChatCall:

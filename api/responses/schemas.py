@@ -13,6 +13,7 @@ from api.gateway.contents import (
     TokenLimit,
     ToolName,
     TopP,
+    grammar_of,
     tags_of,
     text_of,
     tool_spec,
@@ -48,7 +49,10 @@ class ChosenTool(ProtocolBody):
 
 
 class Format(ProtocolBody):
+    """``name`` and ``strict`` change nothing: the engine keeps to every schema that it takes."""
+
     type: Annotated[str, Field(max_length=100)]
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
 class TextOptions(ProtocolBody):
@@ -76,10 +80,6 @@ class ResponsesBody(ProtocolBody):
 
     def call(self, *, is_recorded: bool) -> ChatCall:
         """Raises BadInput naming the field that cannot be followed."""
-        if self.text is not None and self.text.format is not None and self.text.format.type != "text":
-            raise BadInput(
-                f"text.format.type: {self.text.format.type!r} needs a grammar, and this engine has none", param="text"
-            )
         sent = [ChatMessage("user", self.input)] if isinstance(self.input, str) else _messages(self.input)
         return ChatCall(
             protocol="responses",
@@ -87,12 +87,16 @@ class ResponsesBody(ProtocolBody):
             messages=[ChatMessage("system", self.instructions), *sent] if self.instructions else sent,
             tools=[_tool(index, tool) for index, tool in enumerate(self.tools or [])],
             tool_choice=self._choice(),
-            sampling=SamplingAsk(self.temperature, self.top_p, self.max_output_tokens),
+            sampling=SamplingAsk(self.temperature, self.top_p, self.max_output_tokens, more=self._grammar()),
             previous=self.previous_response_id,
             is_streamed=bool(self.stream),
             is_recorded=is_recorded,
             tags=tags_of(self.metadata),
         )
+
+    def _grammar(self) -> dict[str, Any]:
+        form = None if self.text is None else self.text.format
+        return {} if form is None else grammar_of(form.type, form.json_schema, "text.format")
 
     def _choice(self) -> ToolChoice:
         max_calls = 1 if self.parallel_tool_calls is False else None

@@ -49,7 +49,8 @@ class EngineSettings(Section):
     """The SGLang server. ``url`` empty means the supervisor starts one on this machine.
 
     ``return_routed_experts``: whether it returns the experts that it used, so that they can be replayed in training;
-    ``auto`` does for models that have some.
+    ``auto`` does for models that have some. ``grammar_backend``: what holds answers to a format that a client asks for
+    (``response_format``); with one the server loads its own tokenizer and writes texts that nobody reads.
     """
 
     url: str = ""
@@ -64,6 +65,7 @@ class EngineSettings(Section):
     swap_timeout_s: PositiveFloat = 60.0
     num_threads: PositiveInt = 1
     return_routed_experts: Literal["auto", "on", "off"] = "auto"
+    grammar_backend: Literal["none", "xgrammar"] = "none"
     extra_args: tuple[str, ...] = ()
 
 

@@ -16,6 +16,10 @@ Choose = Literal["auto", "none", "required"]
 Finish = Literal["stop", "stop_string", "length", "tool_calls", "cancelled"]
 
 
+GRAMMAR = "json_schema"
+"""The engine's sampling parameter that holds an answer to a JSON schema, given as text."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
     """Which calls the answer may hold. ``name`` with ``required`` asks for that tool."""
@@ -55,6 +59,20 @@ class ChatCall:
     is_streamed: bool = False
     is_recorded: bool = True
     tags: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads_calls(self) -> bool:
+        """Whether its answer may hold tool calls."""
+        return bool(self.tools) and self.tool_choice.mode != "none"
+
+    @property
+    def has_grammar(self) -> bool:
+        return GRAMMAR in self.sampling.more
+
+    @property
+    def format_field(self) -> str:
+        """Where the protocol's clients ask for a format."""
+        return "text.format" if self.protocol == "responses" else "response_format"
 
 
 @dataclass(frozen=True, slots=True)

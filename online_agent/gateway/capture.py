@@ -20,6 +20,7 @@ from online_agent.store.session import Database, Transaction
 from online_agent.types import Sampling, Span, SpanKind, StopReason, ToolCall
 
 CLIENT_LEFT = "the client left before the answer was whole"
+UNDER_GRAMMAR = "sampled under a grammar: the log-probs are not those of the model that is trained"
 RESHAPING = ("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "top_k", "min_p")
 """Sampling parameters after which the engine's log-probs are not those of the distribution that was sampled."""
 
@@ -112,6 +113,8 @@ def untrainable_reason(sampling: Sampling, call: ChatCall, choice: SampledChoice
         return "sampled greedily (temperature 0)"
     if sampling.top_p < 1:
         return f"top_p {sampling.top_p:g}: the engine's log-probs are those before top-p"
+    if call.has_grammar:
+        return UNDER_GRAMMAR
     reshaped = next((name for name in RESHAPING if name in call.sampling.more), None)
     return reshaped and f"{reshaped}: the engine's log-probs are not those of what was sampled"
 

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from online_agent.errors import EngineError, EngineUnavailable, OnlineAgentError
+from online_agent.errors import BadInput, EngineError, EngineRejected, EngineUnavailable, OnlineAgentError
 from online_agent.gateway.calls import CallAnswer, ChatCall, ChoiceAnswer, Delta, Receipt, TokenLogprob, Usage
 from online_agent.gateway.capture import Capture, Captured, Opening, Stored
 from online_agent.gateway.markup import Fragment
@@ -102,6 +102,9 @@ class Exchange:
         except EngineError as error:
             await self._stop_all()
             await self._keep_failure(error)
+            if self.call.has_grammar and isinstance(error, EngineRejected):
+                field = self.call.format_field
+                raise BadInput(f"{field}: the engine cannot follow this schema", param=field) from error
             raise
         except asyncio.CancelledError:
             await self._stop_all()

@@ -187,6 +187,11 @@ class Gateway:
         raise NotFound(f"no episode {caller.parent!r}", param="X-Parent-Episode-Id")
 
     def _exchange(self, call: ChatCall, prompt: Prompt, opening: Opening | None, asked_at: float) -> Exchange:
+        if call.has_grammar and prompt.opens_thought:
+            field = call.format_field
+            raise BadInput(
+                f"{field}: this model thinks before it answers, and a grammar would forbid that", param=field
+            )
         input_ids = prompt.input_ids
         room = self._engine.max_sequence_tokens - len(input_ids)
         if room < 1:

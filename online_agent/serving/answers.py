@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
 
-from online_agent.errors import EngineProtocolError
+from online_agent.errors import EngineProtocolError, EngineRejected
 from online_agent.serving.experts import ExpertsAsked, parse_experts
 from online_agent.types import Float32Array, Generation, Int32Array, VersionRun
 
@@ -20,17 +21,19 @@ def parse_generation(
     Ids are always kept, so that the caller still gets its text. A log-prob that the engine sent as null (its way of
     writing NaN and infinities) stays NaN; counts that differ stay different; ``misalignment`` then says which
     engine, version and position. A ``version`` known beforehand made every token, whatever label the engine bore
-    meanwhile. Raises EngineProtocolError when there are no ids to keep.
+    meanwhile. Raises EngineProtocolError when there are no ids to keep, EngineRejected for a request that was taken
+    in and then refused (a schema that its grammar cannot follow).
     """
     meta = answer.get("meta_info") if isinstance(answer, dict) else None
     ids = answer.get("output_ids") if isinstance(answer, dict) else None
     if not isinstance(meta, dict) or not _is_list_of_ints(ids):
         raise EngineProtocolError(f"{engine}: the answer has no output_ids or no meta_info")
+    finish = meta.get("finish_reason")
+    _raise_if_refused(finish, engine)
     token_ids = np.asarray(ids, np.int32)
     logprobs, problem = _read_logprobs(meta.get("output_token_logprobs"), token_ids)
     runs = _read_version_runs(meta) if version is None else _one_run(version, len(token_ids))
     problem = problem or _gap_in(runs, len(token_ids))
-    finish = meta.get("finish_reason")
     num_prompt_tokens = int(meta.get("prompt_tokens") or 0)
     return Generation(
         token_ids=token_ids,
@@ -44,6 +47,14 @@ def parse_generation(
         misalignment=problem and f"{engine}, version {meta.get('weight_version')}: {problem}",
         routed_experts=None if experts is None else parse_experts(meta, experts, num_prompt_tokens + len(token_ids)),
     )
+
+
+def _raise_if_refused(finish: Any, engine: str) -> None:
+    """A refusal comes as an abort with the status it would have had; an abort without one is a pause or our own."""
+    if isinstance(finish, dict) and finish.get("type") == "abort":
+        status = finish.get("status_code")
+        if isinstance(status, int) and HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise EngineRejected(f"{engine}: {finish.get('message')}")
 
 
 def parse_version(label: Any) -> int | None:

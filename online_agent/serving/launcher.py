@@ -93,11 +93,9 @@ def engine_command(
         f"--context-length={context_length(settings, serving_dir)}",
         f"--max-total-tokens={settings.max_total_tokens}",
         f"--max-running-requests={settings.max_running_requests}",
-        # Token ids go in and come out; text is made by the renderer.
-        "--skip-tokenizer-init",
+        *_grammar_args(settings),
         # Each event of a stream holds what is new, not everything up to then: linear in the length, not quadratic.
         "--incremental-streaming-output",
-        "--grammar-backend=none",
         "--log-level=warning",
         *(CPU_ARGS if settings.device == "cpu" else ()),
         *(["--enable-return-routed-experts"] if recorded_experts(settings, serving_dir) else []),
@@ -105,6 +103,14 @@ def engine_command(
         *settings.extra_args,
     ]
     return EngineCommand(tuple(argv), _environment(settings))
+
+
+def _grammar_args(settings: EngineSettings) -> tuple[str, ...]:
+    """Token ids go in and come out; text is made by the renderer. Only a grammar has to know what the ids spell."""
+    if settings.grammar_backend == "none":
+        return ("--grammar-backend=none", "--skip-tokenizer-init")
+    # A grammar with room for any white space lets a model fill its answer with it.
+    return (f"--grammar-backend={settings.grammar_backend}", "--constrained-json-disable-any-whitespace")
 
 
 def _adapter_args(
@@ -135,6 +141,7 @@ def _adapter_args(
 def _environment(settings: EngineSettings) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("ONLINE_AGENT_")}
     env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(settings.num_threads)}
+    env["SGLANG_FORWARD_UNKNOWN_TOOLS"] = "1"  # a call of a tool that is not there is a call: its agent says so
     if settings.device == "cpu":
         inherited = env.get("PYTHONPATH")
         env["PYTHONPATH"] = os.pathsep.join([str(CPU_STUB_DIR), *([inherited] if inherited else [])])

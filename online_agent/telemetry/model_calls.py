@@ -51,6 +51,8 @@ def chat_span(
         attributes[names.CONVERSATION_ID] = conversation_id
     if num_choices > 1:
         attributes[names.REQUEST_CHOICES] = num_choices
+    if more is not None and "json_schema" in more:
+        attributes[names.OUTPUT_TYPE] = "json"
     if is_streamed:
         attributes[names.REQUEST_STREAM] = True
     for key, name in _MORE.items():

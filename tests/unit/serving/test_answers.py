@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from online_agent.errors import EngineProtocolError
+from online_agent.errors import EngineProtocolError, EngineRejected
 from online_agent.serving.answers import error_message, parse_generation, parse_version
 from online_agent.types import VersionRun
 
@@ -108,3 +108,16 @@ def test_only_decimal_labels_are_versions(label: object, version: int | None) ->
 )
 def test_every_error_shape_of_the_engine_gives_its_text(body: Any) -> None:
     assert error_message(body) == "too long"
+
+
+def test_a_request_that_was_taken_in_and_then_refused_is_rejected_with_the_reason() -> None:
+    refused = {"type": "abort", "message": "Failed to compile json grammar", "status_code": 400}
+    with pytest.raises(EngineRejected, match="Failed to compile json grammar"):
+        parse_generation(answer([], finish_reason=refused), ENGINE)
+
+
+@pytest.mark.parametrize("status_code", [None, 503])
+def test_an_abort_that_is_no_refusal_keeps_what_was_sampled(status_code: int | None) -> None:
+    aborted = {"type": "abort", "message": "Aborted", "status_code": status_code}
+    generation = parse_generation(answer([11], finish_reason=aborted), ENGINE)
+    assert (generation.finish_reason, generation.token_ids.tolist()) == ("abort", [11])

@@ -52,6 +52,13 @@ def test_a_gpu_server_gets_neither_stub_nor_cpu_flags(model_dirs: dict[int, Path
     assert str(CPU_STUB_DIR) not in command.env.get("PYTHONPATH", "")
 
 
+def test_a_grammar_needs_the_servers_own_tokenizer_and_nothing_else_does(model_dirs: dict[int, Path]) -> None:
+    plain = options(engine_command(EngineSettings(), model_dirs[1], 1, 5000, None))
+    held = options(engine_command(EngineSettings(grammar_backend="xgrammar"), model_dirs[1], 1, 5000, None))
+    assert ("--skip-tokenizer-init" in plain, plain["--grammar-backend"]) == (True, "none")
+    assert ("--skip-tokenizer-init" in held, held["--grammar-backend"]) == (False, "xgrammar")
+
+
 LORA = LoraSettings(rank=8, target_modules=("o_proj", "down_proj"))
 
 
