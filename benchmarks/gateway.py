@@ -6,11 +6,12 @@ The others do what they do: LiteLLM's proxy stores nothing, Reef's record-only r
 token ids.
 
 Time added is the latency less the median latency of the engine without anything before it, at the same rate. A rate is
-kept when every request is answered rightly and 99 of 100 within a second of when they were to be sent.
+kept when every request is answered rightly and 99 of 100 within half a second of when they were to be sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import statistics
@@ -25,14 +26,16 @@ from pathlib import Path
 
 from benchmarks.proxies import sides
 from benchmarks.proxies.load import Plan, Trial
-from benchmarks.proxies.search import confirmed_rate, highest_rate
+from benchmarks.proxies.search import NEAR_STEP, WIDE_STEP, confirmed_rate, highest_rate
 from benchmarks.proxies.sides import Side
+from benchmarks.proxies.streams import holdings, wave
 from benchmarks.report import Report, describe_machine, medians
 
 RATES = (50, 100, 200)
 SHARES = {"p50": 0.5, "p99": 0.99}
-KEPT_WITHIN_S = 1.0
+KEPT_WITHIN_S = 0.5
 FIRST_RATE = 100.0
+NUM_STREAMS, STREAMED = 1000, "add a and b"
 MS = 1000.0
 
 
@@ -89,8 +92,9 @@ class Bench:
         found: dict[str, list[float]] = {name: [] for name in names}
         for number in range(num_runs):
             for name in _turned(names, number):
-                start = found[name][-1] if found[name] and found[name][-1] else FIRST_RATE
-                found[name].append(highest_rate(self.keeps(name, lengths.search_s), start))
+                last = found[name][-1] if number else 0.0
+                start, step = (last, NEAR_STEP) if last else (FIRST_RATE, WIDE_STEP)
+                found[name].append(highest_rate(self.keeps(name, lengths.search_s), start, step))
         runs = {f"{name}_short_rate": rates for name, rates in found.items()}
         for name in names:
             candidate = statistics.median(found[name])
@@ -127,11 +131,19 @@ def ratios(figures: Mapping[str, float], rates: Sequence[int], others: Sequence[
 
 
 @contextmanager
+def _scratch() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="online-agent-bench-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
 def _opened(litellm: Path | None, reef: Path | None, progress: Progress) -> Iterator[tuple[list[Side], str]]:
     """All sides, up and ready, and the text of the scripted answer."""
-    scratch, script = Path(tempfile.mkdtemp(prefix="online-agent-bench-")), sides.make_script()
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, scratch)
+    script = sides.make_script()
+    with _scratch() as scratch, ExitStack() as stack:
         engine = stack.enter_context(sides.scripted_engine(script))
         running = [engine, stack.enter_context(sides.service(engine, scratch))]
         if litellm is not None:
@@ -140,6 +152,26 @@ def _opened(litellm: Path | None, reef: Path | None, progress: Progress) -> Iter
             running.append(stack.enter_context(sides.reef(engine, reef, scratch)))
         progress(f"ready: {', '.join(side.name for side in running)}")
         yield running, script.text
+
+
+def open_streams(num_streams: int, text: str, progress: Progress) -> dict[str, float]:
+    """Streams of a token a second, all open at once on this service: how many ended rightly, and what each left."""
+    with _scratch() as scratch, ExitStack() as stack:
+        script = sides.make_script(token_delay_s=1.0, text=text)
+        engine = stack.enter_context(sides.scripted_engine(script))
+        side = stack.enter_context(sides.service(engine, scratch))
+        told = [asyncio.run(wave(side, "first", num_streams, text))]
+        before = holdings(side.pid).memory_bytes
+        told.append(asyncio.run(wave(side, "second", num_streams, text)))
+        after = holdings(side.pid).memory_bytes
+    progress(
+        f"{num_streams} streams, twice: {[each.num_right for each in told]} right {told[-1].errors or ''}".rstrip()
+    )
+    return {
+        "open_streams": float(min(each.most_open for each in told)),
+        "streams_right_share": min(each.num_right for each in told) / num_streams,
+        "bytes_kept_a_stream": (after - before) / num_streams,
+    }
 
 
 def _turned(names: Sequence[str], number: int) -> list[str]:
@@ -171,7 +203,7 @@ def measure(
     with _opened(litellm, reef, progress) as (running, expected):
         bench = Bench(running, expected, progress)
         runs = bench.latencies(num_runs, lengths.latency_s, rates) | bench.highest_rates(num_runs, lengths)
-    figures = medians(runs)
+    figures = medians(runs) | open_streams(NUM_STREAMS, STREAMED, progress)
     others = [side.name for side in running if side.name not in ("engine", "ours")]
     machine = describe_machine(uvicorn=version("uvicorn"), **_versions({"litellm": litellm, "reef-infra": reef}))
     return Report("gateway", ratios(figures, rates, others), figures, runs, machine)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-FIRST_STEP = 1.5
+WIDE_STEP, NEAR_STEP = 1.5, 1.1
+"""How far the search goes at first where the limit is unknown, and where an earlier one found it near."""
 PRECISION = 0.05
 BACK_OFF = 0.93
 MAX_CONFIRMATIONS = 8
 
 
-def highest_rate(keeps: Callable[[float], bool], start: float) -> float:
+def highest_rate(keeps: Callable[[float], bool], start: float, step: float = WIDE_STEP) -> float:
     """The highest rate for which ``keeps`` is true, within 5 %, by steps from ``start`` and halving; 0 for none.
 
     ``keeps`` is taken for monotone: what is kept at one rate is kept at all lower ones.
@@ -19,9 +20,9 @@ def highest_rate(keeps: Callable[[float], bool], start: float) -> float:
     rate = start
     while not low or not high:
         if keeps(rate):
-            low, rate = rate, rate * FIRST_STEP
+            low, rate = rate, rate * step
         else:
-            high, rate = rate, rate / FIRST_STEP
+            high, rate = rate, rate / step
         if rate < 1:
             return 0.0
     while high / low > 1 + PRECISION:
