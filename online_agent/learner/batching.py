@@ -125,6 +125,12 @@ def collate(episodes: Sequence[TrainingEpisode], rows: tuple[int, ...], device: 
     )
 
 
+def non_pad_share(episodes: Sequence[TrainingEpisode], batches: Sequence[MicroBatch]) -> float:
+    """Of the positions that these batches compute, the share that is not padding."""
+    num_fed = sum(num_fed_tokens(episodes[i]) for batch in batches for i in batch.episode_B)
+    return num_fed / sum(batch.num_padded_tokens for batch in batches)
+
+
 def num_shared_tokens(
     token_ids_BP: npt.NDArray[np.int64], first_action: int, experts_BTLK: npt.NDArray[np.uint8] | None = None
 ) -> int:

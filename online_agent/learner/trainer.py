@@ -22,7 +22,7 @@ from torch import Tensor
 
 from online_agent.config.settings import LearnerSettings
 from online_agent.learner import checkpoint
-from online_agent.learner.batching import MicroBatch, collate, num_fed_tokens, plan, unfit_reason
+from online_agent.learner.batching import MicroBatch, collate, non_pad_share, num_fed_tokens, plan, unfit_reason
 from online_agent.learner.credit import reward_credit, spread, whitened
 from online_agent.learner.diagnostics import (
     TokenCounts,
@@ -171,7 +171,7 @@ class PolicyTrainer:
         )
         batches = [collate(episodes, chosen, self.ranks.device) for chosen in rows]
         is_packed = self.settings.batching == "packed"
-        sheet.put(batch__non_pad_share=1.0 if is_packed else _non_pad_share(episodes, batches))
+        sheet.put(batch__non_pad_share=1.0 if is_packed else non_pad_share(episodes, batches))
         counts = StepCounts(
             num_tokens=sum(e.num_action_tokens for e in episodes),
             num_episodes=sum(1 for e in episodes if num_fed_tokens(e)),
@@ -295,9 +295,3 @@ class PolicyTrainer:
         with step.sheet.timed("critic"):
             failed = self.values.update(step.batches, first, step.counts.num_tokens, step.sheet)
         return None if failed is None else f"critic gradient is not finite in update {failed}"
-
-
-def _non_pad_share(episodes: Sequence[TrainingEpisode], batches: Sequence[MicroBatch]) -> float:
-    """Of the positions this rank computes, the share that is not padding."""
-    num_fed = sum(num_fed_tokens(episodes[i]) for batch in batches for i in batch.episode_B)
-    return num_fed / sum(batch.num_padded_tokens for batch in batches)
