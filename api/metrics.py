@@ -47,6 +47,17 @@ class ApiMetrics:
     def redacted(self, pattern: str) -> None:
         self.redactions.labels(pattern).inc()
 
+        self.tool_calls = Counter(
+            f"{PREFIX}_client_tool_calls",
+            "Calls in answers to clients: read, or begun and unreadable",
+            ["outcome"],
+            registry=self.registry,
+        )
+
+    def called(self, num_read: int, num_unread: int) -> None:
+        self.tool_calls.labels("read").inc(num_read)
+        self.tool_calls.labels("unreadable").inc(num_unread)
+
     def render(self, facts: Facts) -> bytes:
         """The exposition text: the counters of this process and ``facts`` from the database."""
         registry = CollectorRegistry()

@@ -85,7 +85,9 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         stack.push_async_callback(runner.drain, settings.api.drain_timeout_s)
         if is_interrupted:
             await stack.enter_async_context(interrupter.serving())
-        gateway = Gateway(db, engine, renderer, settings.gateway, settings.agent, threads, redactor)
+        gateway = Gateway(
+            db, engine, renderer, settings.gateway, settings.agent, threads, redactor, tell_calls=metrics.called
+        )
         sweep = IdleSweep(db, settings.gateway, threads)
         sweep.start()
         stack.push_async_callback(sweep.close)

@@ -230,13 +230,20 @@ class ApiSettings(Section):
     held_timeout_s: PositiveFloat = 60.0
 
 
+ToolCallFamily = Literal[
+    "hermes", "llama3", "mistral", "pythonic", "deepseekv3", "deepseekv31", "kimi_k2", "qwen3_coder", "glm45"
+]
+
+
 class GatewaySettings(Section):
     """Clients' own agents, served through the OpenAI and Anthropic protocols.
 
     An episode without a call for ``idle_timeout_s`` is over; one that nobody rewards within ``reward_wait_s`` of its
-    end is dropped. An engine that is away is asked again for ``engine_wait_s``.
+    end is dropped. An engine that is away is asked again for ``engine_wait_s``. ``tool_call_family``: how the served
+    model writes tool calls; all but Hermes (Qwen 2.5 and 3, and the seed policy) is read by SGLang's own parsers.
     """
 
+    tool_call_family: ToolCallFamily = "hermes"
     model_name: Annotated[str, Field(min_length=1, max_length=100)] = DEFAULT_MODEL_NAME
     max_new_tokens: PositiveInt = 1024
     max_choices: PositiveInt = 8

@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 
 from online_agent.gateway.markup import Called, Fragment, MarkupReader, Said, Thought
 from online_agent.rendering import ChatRenderer
+from online_agent.rendering.call_families import HERMES
 from online_agent.rendering.messages import ChatMessage
+from online_agent.types import ToolCall
 
 
 @dataclass(slots=True)
 class AnswerText:
-    """What was said so far. ``stop_string`` is the one that ended it."""
+    """What was said so far. ``stop_string`` is the one that ended it, ``unread`` what looks like calls and is none."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[Called] = field(default_factory=list)
     stop_string: str | None = None
+    unread: list[ToolCall] = field(default_factory=list)
 
     @property
     def message(self) -> ChatMessage:
@@ -37,7 +40,7 @@ class AnswerText:
 
 
 class AnswerReader:
-    """``push`` ids as they are sampled, ``finish`` once.
+    """``push`` ids as they are sampled, ``end`` once there are no more (``finish`` does it too), and ``finish`` once.
 
     ``forced_text`` is the beginning of the answer that the client's tool choice asked for: read, not sampled.
     ``is_over`` once a stop string stands in the text or the only call allowed is complete; ``num_tokens`` are the ids
@@ -50,17 +53,18 @@ class AnswerReader:
         *,
         stop: Sequence[str] = (),
         reads_calls: bool = False,
+        family: str = HERMES,
         max_calls: int | None = None,
         forced_text: str = "",
     ) -> None:
         self._stops = frozenset(renderer.stop_token_ids)
         self._decoded = renderer.encoder.text_stream()
-        self._markup = MarkupReader(reads_calls=reads_calls)
+        self._markup = MarkupReader(reads_calls=reads_calls, family=family)
         self._stop, self._max_calls = tuple(stop), max_calls
         self._held = ""
         self.answer = AnswerText()
         self.num_tokens = 0
-        self.is_over = False
+        self.is_over = self._has_ended = False
         self._take(self._markup.push(forced_text))
 
     def push(self, token_ids: Iterable[int]) -> list[Fragment]:
@@ -82,12 +86,22 @@ class AnswerReader:
         texts = [self._decoded.push(token_id) for token_id in token_ids if token_id not in self._stops]
         return self._read("".join(texts))
 
-    def finish(self) -> list[Fragment]:
-        """What was held back until it was clear that nothing follows."""
+    def end(self) -> list[Fragment]:
+        """Nothing more is sampled: what was held back of the text. ``pending`` is then for the parser of its family."""
+        self._has_ended = True
         fragments = [] if self.is_over else self._read(self._decoded.finish())
-        if not self.is_over:
-            fragments += self._take(self._markup.push(self._held))
-        return fragments + self._take(self._markup.finish())
+        return fragments if self.is_over else fragments + self._take(self._markup.push(self._held))
+
+    @property
+    def pending(self) -> str:
+        return self._markup.pending
+
+    def finish(self, read: Sequence[ToolCall] = ()) -> list[Fragment]:
+        """The rest of the answer. ``read`` is what the parser made of ``pending``, of which ``max_calls`` are taken."""
+        fragments = [] if self._has_ended else self.end()
+        fragments += self._take(self._markup.finish(read, self._max_calls))
+        self.answer.unread = self._markup.unread
+        return fragments
 
     def _read(self, text: str) -> list[Fragment]:
         if not text:

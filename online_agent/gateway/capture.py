@@ -157,7 +157,10 @@ def _turn(captured: Captured, choice: SampledChoice) -> TurnNew:
     return TurnNew(
         spans=[*captured.prompt.spans, action],
         text=choice.answer.text,
-        tool_calls=[ToolCall(call.name, call.read_arguments()) for call in choice.answer.calls],
+        tool_calls=[
+            *(ToolCall(call.name, call.read_arguments()) for call in choice.answer.calls),
+            *choice.answer.unread,
+        ],
         finish_reason=choice.finish,
         num_prompt_tokens=len(captured.prompt.input_ids),
         num_cached_tokens=generation.num_cached_tokens,

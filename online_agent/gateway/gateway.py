@@ -5,32 +5,35 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from online_agent.config.settings import AgentSettings, GatewaySettings
 from online_agent.errors import BadInput, Busy, Conflict, NotFound, UnknownName
 from online_agent.gateway.answer_reader import AnswerReader
+from online_agent.gateway.call_watch import CallWatch, TellCalls
 from online_agent.gateway.calls import CallAnswer, Caller, ChatCall
 from online_agent.gateway.capture import Capture, Captured, Opening
 from online_agent.gateway.exchange import Exchange
 from online_agent.gateway.markup import THINK_OPEN
 from online_agent.gateway.prompts import Prompt, PromptBuilder
 from online_agent.gateway.recall import RecalledExchange, recall
-from online_agent.gateway.sampler import ChoiceSampler, Engine, EngineAsk
+from online_agent.gateway.sampler import ChoiceSampler, Engine, EngineAsk, ParseCalls
 from online_agent.gateway.secrets import Secrets
 from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer, tool_schema_hash
+from online_agent.rendering.call_families import FAMILIES
+from online_agent.rendering.tool_schemas import tool_schemas
 from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew
 from online_agent.store.repositories.base import check_name, new_id
 from online_agent.store.segments import TurnTree
 from online_agent.store.session import Database, Transaction
 from online_agent.telemetry import tracing
 from online_agent.telemetry.logging import get_logger
-from online_agent.types import Sampling, Span
+from online_agent.types import Sampling, Span, ToolCall
 
 log = get_logger(__name__)
 
@@ -47,24 +50,32 @@ class ContextTooLong(BadInput):
     code = "context_length_exceeded"
 
 
+class ParsingEngine(Engine, Protocol):
+    """An engine with parsers for the tool calls of model families."""
+
+    async def parse_calls(self, text: str, parser: str, tools: Sequence[Mapping[str, Any]]) -> Sequence[ToolCall]: ...
+
+
 class Gateway:
     """One per process, made inside its event loop. What has to outlive the process is in the database."""
 
     def __init__(
         self,
         db: Database,
-        engine: Engine,
+        engine: ParsingEngine,
         renderer: ChatRenderer,
         settings: GatewaySettings,
         defaults: AgentSettings,
         threads: Executor,
         redactor: Redactor | None = None,
+        tell_calls: TellCalls = lambda num_read, num_unread: None,
     ) -> None:
         self._db, self._engine, self._renderer, self._threads = db, engine, renderer, threads
         self._settings, self._defaults = settings, defaults
-        self._prompts = PromptBuilder(renderer)
+        self._prompts = PromptBuilder(renderer, settings.tool_call_family)
         self._secrets = Secrets(redactor or Redactor.of(), renderer)
         self._capture = Capture(db, threads, self._secrets)
+        self._watch = CallWatch(db, threads, settings.tool_call_family, tell_calls)
         self._under_way: dict[str, str] = {}
         """Ids of new episodes whose first answer is not stored yet, and their tenants."""
         self._num_in_flight = 0
@@ -214,6 +225,7 @@ class Gateway:
             num_top_logprobs=call.num_top_logprobs or 0,
             is_streamed=call.is_streamed or ends_early,
             wait_s=self._settings.engine_wait_s,
+            parse=self._parser(call),
             experts_from=prompt.num_routed,
         )
         exchange = Exchange(captured, opening, self._capture)
@@ -221,11 +233,19 @@ class Gateway:
             exchange.add(ChoiceSampler(self._engine, ask, self._reader(call, prompt), partial(exchange.emit, index)))
         return exchange
 
+    def _parser(self, call: ChatCall) -> ParseCalls | None:
+        """The engine's, for a family whose calls are not read here."""
+        family = FAMILIES.get(self._settings.tool_call_family)
+        if family is None or not call.reads_calls:
+            return None
+        return partial(self._engine.parse_calls, parser=family.parser, tools=tool_schemas(call.tools))
+
     def _reader(self, call: ChatCall, prompt: Prompt) -> AnswerReader:
         return AnswerReader(
             self._renderer,
             stop=call.sampling.stop,
-            reads_calls=bool(call.tools) and call.tool_choice.mode != "none",
+            reads_calls=call.reads_calls,
+            family=self._settings.tool_call_family,
             max_calls=call.tool_choice.max_calls,
             forced_text=(THINK_OPEN if prompt.opens_thought else "") + prompt.forced_text,
         )
@@ -244,6 +264,7 @@ class Gateway:
             self._under_way.pop(opening.new.id, None)
         if not work.cancelled():
             work.exception()  # whoever waits for the answer hears of it
+        self._watch.ended(work)
 
     async def _on_thread(self, work: Callable[[Transaction], T]) -> T:
         def run() -> T:

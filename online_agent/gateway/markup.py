@@ -4,18 +4,23 @@ Invariants
 - The same text gives the same answer, however it is cut into pieces.
 - Only a call that can be read becomes one. What looks like a call and cannot be read (cut off, not JSON) stays text,
   so nobody runs it.
+- Hermes calls are read here as they come. Those of other families wait for the end of the answer and for the engine's
+  parser (``pending``), and ``finish`` takes what it read.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from online_agent.rendering.call_families import FAMILIES, HERMES, CallFamily, foreign_family
 from online_agent.rendering.messages import SpokenCall
 from online_agent.rendering.tool_calls import CLOSE_TAG, OPEN_TAG, parse_tool_calls
+from online_agent.types import ToolCall
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -56,14 +61,20 @@ Fragment = Said | Thought | Called
 
 
 class MarkupReader:
-    """``push`` text as it comes, ``finish`` once. Without ``reads_calls`` the tags of calls are plain text."""
+    """``push`` text as it comes, ``finish`` once. Without ``reads_calls`` the tags of calls are plain text.
 
-    def __init__(self, *, reads_calls: bool) -> None:
-        self._reads_calls = reads_calls
+    ``unread`` are the calls that were begun and could not be read, as they stand in the text.
+    """
+
+    def __init__(self, *, reads_calls: bool, family: str = HERMES) -> None:
+        self._reads_calls, self._family_name = reads_calls, family
+        self._family: CallFamily | None = FAMILIES.get(family)
         self._held = ""
         self._space = ""
+        self._said = ""
         self._state = self._before
         self.num_calls = 0
+        self.unread: list[ToolCall] = []
 
     def push(self, text: str) -> list[Fragment]:
         self._held += text
@@ -72,19 +83,27 @@ class MarkupReader:
             pass
         return fragments
 
-    def finish(self) -> list[Fragment]:
-        """What was held back."""
+    @property
+    def pending(self) -> str:
+        """The whole calls of an answer that is over, for the parser of their family; empty when there are none."""
+        return self._held[: self._family.whole(self._held)] if self._family and self._state == self._waiting else ""
+
+    def finish(self, read: Sequence[ToolCall] = (), max_calls: int | None = None) -> list[Fragment]:
+        """What was held back. ``read`` is what the parser made of ``pending``, of which ``max_calls`` are taken."""
         fragments: list[Fragment] = []
         held, self._held = self._held, ""
         if self._state == self._thinking:
             _add_thought(fragments, held)
         elif self._state == self._calling:
             self._take_calls(fragments, held, "")
+        elif self._state == self._waiting:
+            self._take_read(fragments, held, read, max_calls)
         else:
             self._say(fragments, held)
         if self._space and not self.num_calls:
             fragments.append(Said(self._space))
         self._space = ""
+        self._look_for_other_families()
         return fragments
 
     def _before(self, fragments: list[Fragment]) -> bool:
@@ -122,14 +141,33 @@ class MarkupReader:
             self._say(fragments, self._held)
             self._held = ""
             return False
+        if self._family is not None:
+            return self._saying_before(self._family, fragments)
         text, tag, rest = self._held.partition(OPEN_TAG)
         if tag:
             self._say(fragments, text)
             self._held, self._state = rest, self._calling
             return True
-        keep = _start_of(OPEN_TAG, self._held)
-        self._say(fragments, self._held[: len(self._held) - keep])
-        self._held = self._held[len(self._held) - keep :]
+        self._say_all_but(fragments, _start_of(OPEN_TAG, self._held))
+        return False
+
+    def _saying_before(self, family: CallFamily, fragments: list[Fragment]) -> bool:
+        """Calls of another family run to the end of the answer."""
+        at = family.find(self._held, is_first=not self._said)
+        if at >= 0:
+            self._say(fragments, self._held[:at])
+            self._held, self._state = self._held[at:], self._waiting
+            return True
+        self._say_all_but(fragments, max(_start_of(opener, self._held) for opener in family.openers))
+        return False
+
+    def _say_all_but(self, fragments: list[Fragment], num_kept: int) -> None:
+        """The last characters may begin a call: they wait."""
+        end = len(self._held) - num_kept
+        self._say(fragments, self._held[:end])
+        self._held = self._held[end:]
+
+    def _waiting(self, fragments: list[Fragment]) -> bool:
         return False
 
     def _calling(self, fragments: list[Fragment]) -> bool:
@@ -150,12 +188,35 @@ class MarkupReader:
     def _take_call(self, fragments: list[Fragment], body: str, tag: str) -> None:
         [call] = parse_tool_calls(OPEN_TAG + body)
         if call.error is not None:
+            self.unread.append(call)
             self._say(fragments, f"{OPEN_TAG}{body}{tag}")
             return
+        self._add_call(fragments, call)
+
+    def _take_read(self, fragments: list[Fragment], held: str, read: Sequence[ToolCall], max_calls: int | None) -> None:
+        """A call that the parser could not read, or left out, stays in the text with all that stands beside it."""
+        assert self._family is not None
+        whole = [call for call in read if call.error is None]
+        self.unread += [call for call in read if call.error is not None]
+        if not self.unread and self._family.has_unread(held, len(whole)):
+            self.unread.append(ToolCall(name="", error=f"the parser for {self._family_name} cannot read it"))
+        for call in whole[:max_calls]:
+            self._add_call(fragments, call)
+        self._say(fragments, self._family.rest(held) if whole else held)
+
+    def _add_call(self, fragments: list[Fragment], call: ToolCall) -> None:
         self._space = ""
         arguments = orjson.dumps(dict(call.arguments)).decode()
         fragments.append(Called(self.num_calls, f"call_{secrets.token_hex(12)}", call.name, arguments))
         self.num_calls += 1
+
+    def _look_for_other_families(self) -> None:
+        """A model that writes another form than it is read as makes no call at all: that has to be seen."""
+        if not self._reads_calls or self.num_calls or self.unread:
+            return
+        other = foreign_family(self._said, self._family_name)
+        if other is not None:
+            self.unread.append(ToolCall(name="", error=f"it looks like a call of {other}, read as {self._family_name}"))
 
     def _say(self, fragments: list[Fragment], text: str) -> None:
         """White space waits for what follows: around calls it is no part of the answer."""
@@ -166,6 +227,7 @@ class MarkupReader:
         text = self._space + text
         visible = text.rstrip()
         self._space = text[len(visible) :]
+        self._said += visible
         if visible:
             fragments.append(Said(visible))
 

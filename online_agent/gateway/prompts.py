@@ -18,6 +18,7 @@ from online_agent.gateway.calls import ChatCall, ToolChoice
 from online_agent.gateway.fingerprints import chain, conversation_root, message_fingerprint
 from online_agent.gateway.markup import THINK_OPEN
 from online_agent.rendering import ChatRenderer, Piece
+from online_agent.rendering.call_families import FAMILIES, HERMES
 from online_agent.rendering.conversation import ConversationRenderer
 from online_agent.rendering.tool_calls import OPEN_TAG
 from online_agent.store.records import CompletionLink
@@ -53,8 +54,8 @@ class Prompt:
 
 
 class PromptBuilder:
-    def __init__(self, renderer: ChatRenderer) -> None:
-        self._renderer = renderer
+    def __init__(self, renderer: ChatRenderer, family: str = HERMES) -> None:
+        self._renderer, self._family = renderer, family
         self._conversation = ConversationRenderer(renderer)
 
     def build(self, call: ChatCall, links: Sequence[CompletionLink], read_spans: ReadSpans) -> Prompt:
@@ -75,7 +76,7 @@ class PromptBuilder:
             last = next((int(s.token_ids[-1]) for s in reversed(context) if len(s.token_ids)), None)
             pieces = self._conversation.render_continuation(call.messages[num_matched:], last, known)
         opens_thought = bool(pieces) and self._renderer.decode(pieces[-1].token_ids).rstrip().endswith(THINK_OPEN)
-        forced_text = forced_beginning(call.tool_choice)
+        forced_text = forced_beginning(call.tool_choice, self._family)
         forced = self._renderer.encode_template_text(forced_text)
         if len(forced):
             pieces = [*pieces, Piece(SpanKind.TEMPLATE, forced)]
@@ -135,10 +136,12 @@ def answer_ids(spans: Sequence[Span], num_forced: int) -> Int32Array:
     return np.concatenate([spans[at - 1].token_ids[-num_forced:], sampled]) if num_forced else sampled
 
 
-def forced_beginning(choice: ToolChoice) -> str:
+def forced_beginning(choice: ToolChoice, family: str = HERMES) -> str:
     """How an answer begins that has to be a call. Nothing needs a grammar: the model goes on from there."""
     if choice.mode != "required":
         return ""
+    if family in FAMILIES:
+        return FAMILIES[family].forced_beginning(choice.name)
     if choice.name is None:
         return f'{OPEN_TAG}\n{{"name": "'
     return f'{OPEN_TAG}\n{{"name": {orjson.dumps(choice.name).decode()}, "arguments": '

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,11 +17,16 @@ from online_agent.gateway.calls import Finish, TokenLogprob
 from online_agent.gateway.markup import Fragment
 from online_agent.serving.client import new_rid
 from online_agent.serving.streams import StreamPart
-from online_agent.types import Generation, Int32Array, RoutedExperts, Sampling, Span, SpanKind, VersionRun
+from online_agent.telemetry.logging import get_logger
+from online_agent.types import Generation, Int32Array, RoutedExperts, Sampling, Span, SpanKind, ToolCall, VersionRun
+
+log = get_logger(__name__)
 
 CUT_TIMEOUT_S = 1.5
 """How long an aborted request may take to hand over what it has sampled; then it is dropped."""
 RETRY_S = 0.2
+PARSE_WAIT_S = 2.0
+"""How long a parser that does not answer is asked again; then the calls stay text."""
 
 
 class Engine(Protocol):
@@ -60,9 +65,13 @@ class Engine(Protocol):
     async def abort(self, rid: str) -> None: ...
 
 
+ParseCalls = Callable[[str], Awaitable[Sequence[ToolCall]]]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineAsk:
-    """What the engine is asked for. ``is_streamed``: part by part, for the client or to stop early.
+    """What the engine is asked for. ``is_streamed``: part by part, for the client or to stop early. ``parse``: its
+    parser for the calls of the answer, None where they are read here.
 
     ``experts_from``: the experts of earlier ids are stored already.
     """
@@ -75,6 +84,7 @@ class EngineAsk:
     num_top_logprobs: int
     is_streamed: bool
     wait_s: float
+    parse: ParseCalls | None = None
     experts_from: int = 0
 
 
@@ -113,7 +123,8 @@ class ChoiceSampler:
         if not self._ask.is_streamed:
             self._take(generation.token_ids.tolist(), generation.logprobs.tolist(), generation.top_logprobs)
         is_cut = self._has_left
-        self._tell(self._reader.finish())
+        self._tell(self._reader.end())
+        self._tell(self._reader.finish(await self._read_calls()))
         kept = clipped(generation, self._reader.num_tokens) if self._reader.is_over else generation
         finish: Finish = "cancelled" if is_cut else self._finish(generation)
         return SampledChoice(kept, self._reader.answer, finish, self._logprobs, time.monotonic() - started)
@@ -153,6 +164,18 @@ class ChoiceSampler:
             if self._has_left and done is not None:
                 return done
             self._rid = new_rid()
+
+    async def _read_calls(self) -> Sequence[ToolCall]:
+        """What the engine's parser reads in the answer. Nobody needs it for a client that has left."""
+        pending, parse = self._reader.pending, self._ask.parse
+        deadline = time.monotonic() + PARSE_WAIT_S
+        while pending and parse is not None and not self._has_left and time.monotonic() < deadline:
+            try:
+                return await parse(pending)
+            except EngineUnavailable as error:
+                log.warning("tool calls not parsed", reason=error.message)
+                await asyncio.sleep(RETRY_S)
+        return ()
 
     async def _plain(self, ask: EngineAsk) -> Generation:
         return await self._engine.generate(

@@ -32,13 +32,16 @@ def _parse_body(body: str) -> ToolCall:
         return ToolCall(name="", error=f"the tool call is not valid JSON: {error}")
     if not isinstance(call, dict):
         return ToolCall(name="", error=f"the tool call must be a JSON object, not {_json_type(call)}")
-    name = call.get("name")
+    return checked_call(call.get("name"), call.get("arguments", {}))
+
+
+def checked_call(name: Any, arguments: Any) -> ToolCall:
+    """The call if it can be stored and handed back in a history; else what is wrong with it, as ``error``."""
     if not isinstance(name, str) or not name:
         return ToolCall(name="", error='the tool call needs a "name"')
     if len(name) > MAX_NAME_CHARS:
         return ToolCall(name="", error=f"the name of the tool call is longer than {MAX_NAME_CHARS} characters")
     name = without_nul(name)
-    arguments = call.get("arguments", {})
     if isinstance(arguments, str):
         # Some model families write the arguments as JSON inside a string.
         with suppress(orjson.JSONDecodeError):

@@ -25,9 +25,10 @@ import orjson
 
 from online_agent.errors import EngineProtocolError, EngineRejected, EngineUnavailable
 from online_agent.serving.answers import error_message, parse_generation, parse_version
+from online_agent.serving.call_parsing import parsed_calls
 from online_agent.serving.experts import ExpertsAsked
 from online_agent.serving.streams import END, StreamAssembler, StreamPart
-from online_agent.types import Generation, Int32Array, Sampling
+from online_agent.types import Generation, Int32Array, Sampling, ToolCall
 from online_agent.weights.experts import ExpertShape
 
 _RequestContext = AbstractAsyncContextManager[aiohttp.ClientResponse]
@@ -178,6 +179,11 @@ class EngineClient:
         if len(rid) != RID_LENGTH:
             raise EngineRejected(f"request id {rid!r} must have {RID_LENGTH} characters: aborts match by prefix")
         await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
+
+    async def parse_calls(self, text: str, parser: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
+        """The tool calls that the server's parser of that name reads in the text; see ``call_parsing``."""
+        body = {"text": text, "tool_call_parser": parser, "tools": tools}
+        return parsed_calls(await self._post("/parse_function_call", body, PROBE_TIMEOUT_S), self.base_url)
 
     async def pause(self, mode: str = "retract") -> None:
         """Nothing is generated until ``resume``; with ``retract`` requests under way continue then, recomputed."""

@@ -56,6 +56,16 @@ def _client(url: str, key: str) -> EngineClient:
     return EngineClient(url, key, 60.0, vocab_size=VOCAB_SIZE, context_length=CONTEXT_LENGTH)
 
 
+async def test_calls_are_read_with_their_arguments_by_the_servers_parser(engine: Engine) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    text = '<|python_tag|>{"name": "f", "parameters": {"x": [1, "a"]}};{"name": "g", "parameters": {"y": 2}}'
+    calls = await engine.client.parse_calls(text, "llama3", tools)
+    assert [(call.name, dict(call.arguments), call.error) for call in calls] == [
+        ("f", {"x": [1, "a"]}, None),
+        ("g", {"y": 2}, None),  # no tool of that name is there: whoever runs the calls says so
+    ]
+
+
 async def start_long(engine: Engine, rid: str, num_tokens: int = 400) -> asyncio.Task:  # type: ignore[type-arg]
     task = asyncio.create_task(
         engine.client.generate(PROMPT, Sampling(1.0, 1.0, num_tokens), NO_STOPS, rid), name="long generation"

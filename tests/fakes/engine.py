@@ -64,7 +64,7 @@ class ScriptedEngine:
 
     Faults, each taken once, in order: ``refuse_load``, ``corrupt_load`` (loads other bytes), ``keep_cache`` (the
     refusal after which the weights are new all the same), ``die_on_load``, ``error_500`` (next generate),
-    ``hang_load``, ``refuse_flush``.
+    ``parser_500`` (next parse), ``hang_load``, ``refuse_flush``.
     """
 
     def __init__(
@@ -142,6 +142,7 @@ class ScriptedEngine:
     def app(self) -> Starlette:
         routes: list[tuple[str, Callable[[dict[str, Any]], Awaitable[Response]]]] = [
             ("/generate", self._generate),
+            ("/parse_function_call", self._parse_calls),
             ("/abort_request", self._abort),
             ("/pause_generation", self._pause),
             ("/continue_generation", self._continue),
@@ -280,6 +281,19 @@ class ScriptedEngine:
         seed = hashlib.sha256(weights + np.asarray(input_ids, "<i4").tobytes()).digest()
         rng = np.random.default_rng(list(seed))
         return [int(i) for i in rng.integers(3, self.vocab_size, int(params["max_new_tokens"]))]
+
+    async def _parse_calls(self, body: dict[str, Any]) -> Response:
+        """Llama's form alone, one object after the other, as the server's parser of that name reads it."""
+        if self._take_fault("parser_500"):
+            return _json({"error": {"message": "parser"}}, 500)
+        assert body["tool_call_parser"] == "llama3"
+        objects = body["text"].partition("<|python_tag|>")[2].split(";")
+        calls = [orjson.loads(text) for text in objects]
+        items = [
+            {"tool_index": 0, "name": call["name"], "parameters": orjson.dumps(call["parameters"]).decode()}
+            for call in calls
+        ]
+        return _json({"normal_text": "", "calls": items})
 
     async def _abort(self, body: dict[str, Any]) -> Response:
         for run in self._running.values():

@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import httpx2
 import numpy as np
 import pytest
 from anthropic import Anthropic
-from openai import OpenAI
 
-from online_agent.config.settings import GatewaySettings
-from online_agent.gateway.gateway import Gateway
-from online_agent.rendering import ChatRenderer
-from online_agent.serving.client import EngineClient
-from online_agent.types import TrainingEpisode
 from tests.engine_fixtures import RealEngine
-from tests.fakes.api import TENANT, World, on_a_port, open_world
+from tests.fakes.api import TENANT
+from tests.fakes.engine_site import Site, open_site
 from tests.fakes.gateway import READ_FILE
 from tests.sdk_agents import anthropic_agent, openai_agent
 
@@ -31,52 +24,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 CLAUDE_TOOL = {"name": "read_file", "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}}
 
 
-@dataclass
-class Site:
-    world: World
-    engine: EngineClient
-    real: RealEngine
-    url: str
-
-    def rows(self, name: str) -> list[TrainingEpisode]:
-        with self.world.db.reading() as tx:
-            found = tx.clients.find(TENANT, name)
-            assert found is not None
-            return tx.clients.training_rows(found.id, 1.0)
-
-    def openai(self, episode: str) -> OpenAI:
-        headers = {"X-Episode-Id": episode}
-        key = self.world.secrets["agent"]
-        http = httpx.Client(trust_env=False)
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, http_client=http, default_headers=headers)
-
-    async def scored(self, row: TrainingEpisode) -> np.ndarray[Any, Any]:
-        """The engine's own log-prob of every token of the row, NaN for the first."""
-        key = self.real.settings.api_key.get_secret_value()
-        body = {
-            "input_ids": row.token_ids.tolist(),
-            "sampling_params": {"temperature": 1.0, "max_new_tokens": 1},
-            "return_logprob": True,
-            "logprob_start_len": 0,
-        }
-        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-            answer = await client.post(
-                f"{self.real.url}/generate", json=body, headers={"Authorization": f"Bearer {key}"}
-            )
-        triples = answer.json()["meta_info"]["input_token_logprobs"]
-        return np.asarray([np.nan if triple[0] is None else triple[0] for triple in triples])
-
-
 @pytest.fixture
 async def site(tmp_path: Path, real_engine: RealEngine) -> AsyncIterator[Site]:
-    settings = GatewaySettings()
-    async with real_engine.client() as engine, open_world(tmp_path, gateway=settings) as world:
-        renderer = ChatRenderer.load(real_engine.model_dirs[1])
-        runtime = world.runtime
-        gateway = Gateway(world.db, engine, renderer, settings, runtime.settings.agent, runtime.threads)
-        runtime.gateway = gateway
-        async with on_a_port(world) as client:
-            yield Site(world, engine, real_engine, str(client.base_url))
+    async with open_site(tmp_path, real_engine) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

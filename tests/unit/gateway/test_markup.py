@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from online_agent.gateway.markup import Called, Fragment, MarkupReader, Said, Thought
+from online_agent.types import ToolCall
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 PIECES = st.lists(
@@ -84,3 +85,52 @@ def test_text_that_could_begin_a_tag_waits_and_then_comes() -> None:
 def test_calls_have_ids_of_their_own() -> None:
     ids = [fragment.id for fragment in read([CALL + CALL]) if isinstance(fragment, Called)]
     assert len(set(ids)) == 2
+
+
+def finished(text: str, family: str = "hermes", read: list[ToolCall] | None = None) -> MarkupReader:
+    reader = MarkupReader(reads_calls=True, family=family)
+    reader.push(text)
+    reader.finish(read or [])
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("text", "num_unread"),
+    [
+        (CALL, 0),
+        ("no call", 0),
+        (f'{CALL}<tool_call>{{"name": "f", "argum', 1),
+        ("<tool_call>not JSON</tool_call><tool_call>[]</tool_call>", 2),
+        ('[TOOL_CALLS] [{"name": "f", "arguments": {}}]', 1),
+    ],
+)
+def test_calls_that_were_begun_and_cannot_be_read_are_counted(text: str, num_unread: int) -> None:
+    assert len(finished(text).unread) == num_unread
+    assert all(call.error for call in finished(text).unread)
+
+
+def test_calls_of_another_family_wait_for_what_its_parser_reads() -> None:
+    reader = MarkupReader(reads_calls=True, family="mistral")
+    assert summed(reader.push("I look. [TOOL_"))[0] == "I look."
+    assert reader.push('CALLS] [{"name": "f", "arguments": {"x": 1}}]') == []
+    assert reader.pending == '[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}}]'
+    assert summed(reader.finish([ToolCall("f", {"x": 1})])) == ("", "", [(0, "f", '{"x":1}')])
+    assert reader.unread == []
+
+
+def test_what_the_parser_of_another_family_cannot_read_stays_text() -> None:
+    text = "I look. [TOOL_CALLS] [{"
+    assert summed(read([text])) == summed(read([text], reads_calls=False))
+    assert len(finished(text, "mistral").unread) == 1
+
+
+@pytest.mark.parametrize("family", ["llama3", "mistral", "pythonic", "qwen3_coder", "kimi_k2"])
+@given(pieces=st.lists(st.sampled_from(["<|python_tag|>", "{", "[TOOL_CALLS]", "[f(", " ", "hello", "<tool_call>"])))
+def test_the_text_of_another_family_does_not_depend_on_how_it_is_cut(family: str, pieces: list[str]) -> None:
+    def told(parts: list[str]) -> str:
+        reader = MarkupReader(reads_calls=True, family=family)
+        fragments = [fragment for part in parts for fragment in reader.push(part)]
+        return summed(fragments + reader.finish())[0]
+
+    text = "".join(pieces)
+    assert told(list(text)) == told([text]) == text
