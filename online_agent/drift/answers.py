@@ -1,9 +1,9 @@
 """Whether a weight version answers worse than the one before: empty or idle, refusing, or with calls nobody can read.
 
-The share of the version before, k of n, is taken as (k + 1) / (n + 2); the newer version alarms when so many of its own
-or more had a probability below ``answer_alpha`` under it (one-sided binomial test) and the share rose by
-``answer_min_rise``. A version is looked at when its answers have reached ``answer_min_count`` and at each doubling, and
-alarms once for each share.
+What the version before showed, k of n, leaves its share uncertain: Beta(k + 1, n - k + 1). The newer version alarms
+when so many of its own or more had a probability below ``answer_alpha`` under that (a one-sided binomial test that
+allows for what the baseline does not know: the beta-binomial tail) and the share rose by ``answer_min_rise``. A version
+is looked at when its answers have reached ``answer_min_count`` and at each doubling, and alarms once for each share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scipy.stats import binomtest
+from scipy.stats import betabinom
 
 from online_agent.config.settings import DriftSettings
 from online_agent.store.records import AnswerCounts, AnswerShare
@@ -93,6 +93,6 @@ def _alarm(name: str, newer: AnswerCounts, older: AnswerCounts, settings: DriftS
 
 
 def chance_of(now: AnswerShare, before: AnswerShare) -> float:
-    """P(X >= now.num) for X ~ Binomial(now.num_answers, (before.num + 1) / (before.num_answers + 2))."""
-    expected = (before.num + 1) / (before.num_answers + 2)
-    return float(binomtest(now.num, now.num_answers, expected, alternative="greater").pvalue)
+    """P(X >= now.num) for X ~ Binomial(now.num_answers, p) and p ~ Beta(k + 1, n - k + 1), k of n before."""
+    a, b = before.num + 1, before.num_answers - before.num + 1
+    return float(betabinom.sf(now.num - 1, now.num_answers, a, b))

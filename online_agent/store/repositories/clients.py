@@ -224,6 +224,8 @@ class ClientRepository(ClientRows, ClientRewardRows):
             "message": dict(new.message),
             "tags": dict(new.tags),
             "weight_version": new.weight_version,
+            "answer_kind": new.answer_kind,
+            "has_tools": new.has_tools,
             "traceparent": new.traceparent,
             "created_at": self._now(),
         }

@@ -54,8 +54,11 @@ def test_the_shares_by_hand() -> None:
 
 
 def test_the_chance_by_hand() -> None:
-    """P(X >= 2) of 3 with p = (0 + 1) / (2 + 2): 3 * 1/16 * 3/4 + 1/64 = 10/64."""
-    assert chance_of(AnswerShare(2, 3), AnswerShare(0, 2)) == pytest.approx(10 / 64)
+    """p ~ Beta(1, 3) after 0 of 2: P(X = k) of 2 is C(2, k) B(k + 1, 5 - k) / B(1, 3), so 12/20, 6/20 and 2/20."""
+    before = AnswerShare(0, 2)
+    assert chance_of(AnswerShare(2, 2), before) == pytest.approx(2 / 20)
+    assert chance_of(AnswerShare(1, 2), before) == pytest.approx(8 / 20)
+    assert chance_of(AnswerShare(0, 2), before) == pytest.approx(1.0)
 
 
 def test_a_version_whose_calls_stop_matching_alarms_once(db: Database) -> None:
@@ -79,7 +82,7 @@ def test_a_version_whose_calls_stop_matching_alarms_once(db: Database) -> None:
 
 def test_with_few_answers_or_a_small_rise_nothing_alarms(db: Database) -> None:
     versions(db, 0, 1)
-    answers(db, 0, 100, AnswerKind.CALL)
+    answers(db, 0, 400, AnswerKind.CALL)
     answers(db, 1, 19, AnswerKind.REFUSAL)
     assert scan_answers(db, SETTINGS) == [], "19 answers"
     answers(db, 1, 281, AnswerKind.CALL)
