@@ -20,7 +20,7 @@ from online_agent.redaction.redactor import texts_of
 from online_agent.redaction.tokens import all_blank, blanked, sampled_secret
 from online_agent.rendering import ChatRenderer
 from online_agent.rendering.messages import ChatMessage, SpokenCall
-from online_agent.types import Int32Array
+from online_agent.types import Int32Array, ToolCall
 
 
 class Secrets:
@@ -66,6 +66,10 @@ class Secrets:
     def _tool(self, tool: ToolSpec) -> ToolSpec:
         return ToolSpec(tool.name, self._redactor.text(tool.description), self._redactor.json(tool.parameters))
 
+    def _unread(self, call: ToolCall) -> ToolCall:
+        error = None if call.error is None else self._redactor.text(call.error)
+        return ToolCall(self._redactor.text(call.name), self._redactor.json(call.arguments), error)
+
     def _answer(self, answer: AnswerText) -> AnswerText:
         stop = answer.stop_string
         return replace(
@@ -74,6 +78,7 @@ class Secrets:
             reasoning=self._redactor.text(answer.reasoning),
             calls=[replace(call, arguments=self._redactor.json_text(call.arguments)) for call in answer.calls],
             stop_string=None if stop is None else self._redactor.text(stop),
+            unread=[self._unread(call) for call in answer.unread],
             unread=[replace(call, name=self._redactor.text(call.name)) for call in answer.unread],
         )
 
@@ -83,4 +88,6 @@ def _texts(answer: AnswerText) -> list[str]:
     texts = [answer.text, answer.reasoning, answer.stop_string or ""]
     for call in answer.calls:
         texts += [call.arguments, *texts_of(call.read_arguments())]
+    for unread in answer.unread:
+        texts += [unread.name, unread.error or "", *texts_of(dict(unread.arguments))]
     return texts
