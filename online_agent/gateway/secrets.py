@@ -79,7 +79,6 @@ class Secrets:
             calls=[replace(call, arguments=self._redactor.json_text(call.arguments)) for call in answer.calls],
             stop_string=None if stop is None else self._redactor.text(stop),
             unread=[self._unread(call) for call in answer.unread],
-            unread=[replace(call, name=self._redactor.text(call.name)) for call in answer.unread],
         )
 
 
