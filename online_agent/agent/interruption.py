@@ -19,10 +19,10 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from online_agent.agent.interruptible_engine import InterruptibleEngine
 from online_agent.agent.policy import Engine
@@ -30,6 +30,7 @@ from online_agent.errors import Busy, EngineError, OnlineAgentError
 from online_agent.promotion.lease import engine_lease
 from online_agent.store.records import InterruptionRecord, InterruptionState, PartialGenerationNew
 from online_agent.store.session import Database, Transaction
+from online_agent.store.threaded import ThreadedDatabase
 from online_agent.telemetry.logging import get_logger
 from online_agent.types import VersionState
 
@@ -45,8 +46,6 @@ TIMED_OUT = "no new version in time"
 CUT_OFF = "cut off"
 TOO_LATE = "another version serves"
 RESTARTED = "the api was started anew"
-
-Result = TypeVar("Result")
 
 _log = get_logger(__name__)
 
@@ -71,7 +70,8 @@ class Interrupter:
     """One in the process that sends the agent's calls. ``run`` serves the learner until it is cancelled."""
 
     def __init__(self, db: Database, engine: PausableEngine, threads: Executor, limits: PauseLimits) -> None:
-        self._db, self._engine, self._threads, self._limits = db, engine, threads, limits
+        self._db, self._engine, self._limits = db, engine, limits
+        self._store = ThreadedDatabase(db, threads)
         self._gate = asyncio.Event()
         self._gate.set()
         self._is_holding = False
@@ -99,7 +99,7 @@ class Interrupter:
         while True:
             delay_s = POLL_S
             try:
-                asked = await self._read(lambda tx: tx.interruptions.current())
+                asked = await self._store.read(lambda tx: tx.interruptions.current())
                 if asked is not None and asked.state is InterruptionState.ASKED:
                     await self._serve(asked)
             except Busy:
@@ -112,7 +112,7 @@ class Interrupter:
     async def _clear_leftover(self) -> None:
         """An api that was killed in a pause left the engine paused."""
         with contextlib.suppress(OnlineAgentError):
-            left = await self._read(lambda tx: tx.interruptions.current())
+            left = await self._store.read(lambda tx: tx.interruptions.current())
             if left is not None and left.state is not InterruptionState.ASKED:
                 await self._resume(left, RESTARTED)
 
@@ -124,7 +124,7 @@ class Interrupter:
             if paused is None:
                 return
             paused_at, partials = paused
-            if await self._write(lambda tx: tx.interruptions.pause(asked.number, paused_at, partials)):
+            if await self._store.write(lambda tx: tx.interruptions.pause(asked.number, paused_at, partials)):
                 _log.info("engine paused", number=asked.number, version=asked.version, under_way=len(partials))
                 await self._until_over(asked, paused_at)
         finally:
@@ -138,9 +138,9 @@ class Interrupter:
         Raises Busy, EngineError.
         """
         async with engine_lease(self._db, self._limits.lease_s):
-            serving = await self._read(lambda tx: tx.weights.serving())
+            serving = await self._store.read(lambda tx: tx.weights.serving())
             if serving is None or serving.version != asked.version:
-                await self._write(lambda tx: tx.interruptions.end(asked.number, TOO_LATE))
+                await self._store.write(lambda tx: tx.interruptions.end(asked.number, TOO_LATE))
                 return None
             paused_at, calling = time.time(), [view for view in self._views if view.is_calling]
             # One by one first: a pause that finds requests running looks again only after a second.
@@ -155,7 +155,7 @@ class Interrupter:
         while self._is_holding:
             await asyncio.sleep(POLL_S)
             is_late = time.time() - paused_at > self._limits.max_pause_s
-            outcome, ended_at = await self._read(lambda tx: _outcome(tx, asked))
+            outcome, ended_at = await self._store.read(lambda tx: _outcome(tx, asked))
             if outcome == SWAPPED:
                 await self._note_swap(asked, ended_at)
             elif outcome is not None or is_late:
@@ -166,7 +166,7 @@ class Interrupter:
     async def _note_swap(self, asked: InterruptionRecord, ended_at: float | None) -> None:
         """The swap has resumed the engine."""
         self._is_holding = False
-        await self._write(lambda tx: tx.interruptions.end(asked.number, SWAPPED, ended_at))
+        await self._store.write(lambda tx: tx.interruptions.end(asked.number, SWAPPED, ended_at))
 
     async def _let_go(self, asked: InterruptionRecord) -> None:
         """The last thing done for an interruption that was cut off."""
@@ -181,25 +181,8 @@ class Interrupter:
         async with engine_lease(self._db, self._limits.lease_s):
             await self._engine.resume()
         self._is_holding = False
-        await self._write(lambda tx: tx.interruptions.end(record.number, outcome))
+        await self._store.write(lambda tx: tx.interruptions.end(record.number, outcome))
         _log.info("engine resumed", number=record.number, outcome=outcome)
-
-    async def _read(self, work: Callable[[Transaction], Result]) -> Result:
-        return await self._in_thread(self._db.reading, work)
-
-    async def _write(self, work: Callable[[Transaction], Result]) -> Result:
-        return await self._in_thread(self._db.transaction, work)
-
-    async def _in_thread(
-        self,
-        opened: Callable[[], contextlib.AbstractContextManager[Transaction]],
-        work: Callable[[Transaction], Result],
-    ) -> Result:
-        def run() -> Result:
-            with opened() as tx:
-                return work(tx)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
 
 def _outcome(tx: Transaction, asked: InterruptionRecord) -> tuple[str | None, float | None]:

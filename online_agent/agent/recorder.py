@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
 
 from envs.types import Artifact
 from online_agent.agent.group_writer import GroupWriter
@@ -13,20 +11,19 @@ from online_agent.agent.requests import EpisodeEvent, events_of
 from online_agent.errors import Conflict
 from online_agent.store.records import ChangeRecord, EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew
 from online_agent.store.session import Database, Transaction
+from online_agent.store.threaded import ThreadedDatabase
 from online_agent.types import ChangeState, EpisodeStatus, StopReason
-
-T = TypeVar("T")
 
 
 class Recorder:
     """The runner's view of the store."""
 
     def __init__(self, db: Database, threads: Executor) -> None:
-        self._db, self._threads = db, threads
+        self._store = ThreadedDatabase(db, threads)
         self._writer = GroupWriter(db, threads)
 
     async def active_changes(self, env: str) -> Sequence[ChangeRecord]:
-        return await self._read(lambda tx: tx.changes.active(env))
+        return await self._store.read(lambda tx: tx.changes.active(env))
 
     async def open(self, new: EpisodeNew) -> str:
         """The episode's row exists. Raises Conflict when it is pinned to a version that does not serve."""
@@ -72,22 +69,15 @@ class Recorder:
         await self._writer.run(lambda tx: tx.episodes.fail(episode_id, reason))
 
     async def get(self, tenant_id: str, episode_id: str) -> EpisodeRecord:
-        return await self._read(lambda tx: tx.episodes.get(tenant_id, episode_id))
+        return await self._store.read(lambda tx: tx.episodes.get(tenant_id, episode_id))
 
     async def past_events(self, episode_id: str) -> list[EpisodeEvent]:
         """The events of the turns that are stored, as they were told when they happened."""
-        turns = await self._read(lambda tx: tx.episodes.turns(episode_id))
+        turns = await self._store.read(lambda tx: tx.episodes.turns(episode_id))
         return [event for turn in turns for event in events_of(turn)]
 
     async def progress(self, episode_ids: Sequence[str]) -> Mapping[str, tuple[str, EpisodeStatus]]:
-        return await self._read(lambda tx: tx.episodes.progress(episode_ids))
-
-    async def _read(self, work: Callable[[Transaction], T]) -> T:
-        def run() -> T:
-            with self._db.reading() as tx:
-                return work(tx)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        return await self._store.read(lambda tx: tx.episodes.progress(episode_ids))
 
 
 def _check_pin(tx: Transaction, new: EpisodeNew) -> None:

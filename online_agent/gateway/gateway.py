@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from online_agent.config.settings import AgentSettings, GatewaySettings
 from online_agent.errors import BadInput, Busy, Conflict, NotFound, UnknownName
@@ -31,13 +31,12 @@ from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, Completi
 from online_agent.store.repositories.base import check_name, new_id
 from online_agent.store.segments import TurnTree
 from online_agent.store.session import Database, Transaction
+from online_agent.store.threaded import ThreadedDatabase
 from online_agent.telemetry import tracing
 from online_agent.telemetry.logging import get_logger
 from online_agent.types import Sampling, Span, ToolCall
 
 log = get_logger(__name__)
-
-T = TypeVar("T")
 
 _OUR_ID = re.compile(r"ep_[0-9a-f]{34}")
 _ID_PREFIX = {"chat": "chatcmpl-", "messages": "msg_", "responses": "resp_"}
@@ -70,7 +69,8 @@ class Gateway:
         redactor: Redactor | None = None,
         tell_calls: TellCalls = lambda num_read, num_unread: None,
     ) -> None:
-        self._db, self._engine, self._renderer, self._threads = db, engine, renderer, threads
+        self._db, self._engine, self._renderer = db, engine, renderer
+        self._store = ThreadedDatabase(db, threads)
         self._settings, self._defaults = settings, defaults
         self._prompts = PromptBuilder(renderer, settings.tool_call_family)
         self._secrets = Secrets(redactor or Redactor.of(), renderer)
@@ -101,7 +101,7 @@ class Gateway:
         try:
             call = self._secrets.call(call)
             asked_at = self._db.clock()
-            opening, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, call))
+            opening, prompt = await self._store.read(lambda tx: self._prepare(tx, caller, call))
             exchange = self._exchange(call, prompt, opening, asked_at)
         except BaseException:
             self._num_in_flight -= 1
@@ -114,13 +114,13 @@ class Gateway:
     async def recall(self, tenant_id: str, call: ChatCall, completion_id: str) -> RecalledExchange:
         """The answer as it was given before. Raises NotFound when it is no longer stored."""
         stops = self._renderer.stop_token_ids
-        return await self._on_thread(lambda tx: recall(tx, tenant_id, call, completion_id, stops))
+        return await self._store.read(lambda tx: recall(tx, tenant_id, call, completion_id, stops))
 
     async def count(self, caller: Caller, call: ChatCall) -> int:
         """How many tokens the prompt of the call has. Raises as ``begin`` does."""
         self._check_model(call)
         redacted = self._secrets.call(call)
-        _, prompt = await self._on_thread(lambda tx: self._prepare(tx, caller, redacted))
+        _, prompt = await self._store.read(lambda tx: self._prepare(tx, caller, redacted))
         return len(prompt.input_ids)
 
     def _check_model(self, call: ChatCall) -> None:
@@ -265,13 +265,6 @@ class Gateway:
         if not work.cancelled():
             work.exception()  # whoever waits for the answer hears of it
         self._watch.ended(work)
-
-    async def _on_thread(self, work: Callable[[Transaction], T]) -> T:
-        def run() -> T:
-            with self._db.reading() as tx:
-                return work(tx)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
 
 def _episode_of(tx: Transaction, caller: Caller, completion_id: str) -> str:
