@@ -4,9 +4,6 @@ Invariants
 - Nothing is sent that is known to kill or confuse the server: an id outside the vocabulary, a prompt beyond the
   context, a request id that is a prefix of another (aborts match by prefix).
 - A call that is cancelled or times out is aborted on the server too.
-
-aiohttp and not httpx: a generate call costs a sixth of the CPU (0.6 against 3.7 ms, both on a busy core), and every
-turn of every episode makes one.
 """
 
 from __future__ import annotations
@@ -14,32 +11,27 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import orjson
 
 from online_agent.errors import EngineProtocolError, EngineRejected, EngineUnavailable
-from online_agent.serving.answers import error_message, parse_generation, parse_version
+from online_agent.serving.answers import parse_generation, parse_version
 from online_agent.serving.call_parsing import parsed_calls
 from online_agent.serving.experts import ExpertsAsked
-from online_agent.serving.streams import END, StreamAssembler, StreamPart
+from online_agent.serving.streams import StreamAssembler, StreamPart
+from online_agent.serving.transport import EngineTransport
 from online_agent.types import Generation, Int32Array, Sampling, ToolCall
 from online_agent.weights.experts import ExpertShape
-
-_RequestContext = AbstractAsyncContextManager[aiohttp.ClientResponse]
 
 RID_LENGTH = 32
 CONTEXT_MARGIN = 8
 """SGLang 0.5.23 keeps the last seven positions of the context back and silently shortens answers that need them."""
 ADMIN_TIMEOUT_S = 30.0
-CONNECT_TIMEOUT_S = PROBE_TIMEOUT_S = 5.0
-KEEPALIVE_S = 2.0
-"""The server closes idle connections after 5 s: one that is reused at that moment breaks."""
+PROBE_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 25.0
 """The server itself gives up on its health generation after 20 s."""
 
@@ -61,7 +53,7 @@ def new_rid() -> str:
     return uuid.uuid4().hex
 
 
-class EngineClient:
+class EngineClient(EngineTransport):
     """Raises EngineUnavailable (not reachable, worth a retry), EngineRejected (the request itself is wrong) or
     EngineProtocolError (an answer without ids).
 
@@ -80,16 +72,9 @@ class EngineClient:
         experts: ExpertShape | None = None,
         max_connections: int = 256,
     ) -> None:
-        self.base_url = base_url.rstrip("/")
+        super().__init__(base_url, api_key, request_timeout_s, max_connections)
         self._vocab_size, self._context_length = vocab_size, context_length
         self._experts = experts
-        self._request_timeout_s = request_timeout_s
-        self._headers = {"content-type": "application/json"}
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
-        self._max_connections = max_connections
-        self._session: aiohttp.ClientSession | None = None
-        self._is_closed = False
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -100,17 +85,6 @@ class EngineClient:
     def records_experts(self) -> bool:
         """Whether generations come with the experts that the engine used."""
         return self._experts is not None
-
-    async def __aenter__(self) -> EngineClient:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        self._is_closed = True
-        if self._session is not None:
-            await self._session.close()
 
     async def generate(
         self,
@@ -274,55 +248,6 @@ class EngineClient:
         except (EngineUnavailable, EngineRejected):
             return  # a server that cannot be reached runs nothing of ours
 
-    async def _get(self, path: str, timeout_s: float) -> Any:
-        return await self._send("GET", path, None, timeout_s)
-
-    async def _post(self, path: str, body: dict[str, Any], timeout_s: float) -> Any:
-        return await self._send("POST", path, orjson.dumps(body), timeout_s)
-
-    async def _send(self, method: str, path: str, content: bytes | None, timeout_s: float) -> Any:
-        try:
-            status, answer = await self._exchange(method, path, content, timeout_s)
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            raise self._unreachable(path, error) from error
-        body = _decoded(answer)
-        _raise_for_status(f"{self.base_url}{path}", status, body)
-        return body
-
-    async def _exchange(self, method: str, path: str, content: bytes | None, timeout_s: float) -> tuple[int, bytes]:
-        async with self._request(method, path, content, timeout_s) as response:
-            return response.status, await response.read()
-
-    async def _events(self, path: str, content: bytes) -> AsyncIterator[bytes]:
-        """The data of each server-sent event but the closing one."""
-        try:
-            async with self._request("POST", path, content, self._request_timeout_s) as response:
-                if response.status != 200:
-                    _raise_for_status(f"{self.base_url}{path}", response.status, _decoded(await response.read()))
-                async for line in _lines(response.content):
-                    if line.startswith(b"data:"):
-                        data = line[5:].strip()
-                        if data == END:
-                            return
-                        yield data
-        except aiohttp.ClientPayloadError:
-            return  # the connection broke in the middle: the reader sees a stream without its end
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            raise self._unreachable(path, error) from error
-
-    def _request(self, method: str, path: str, content: bytes | None, timeout_s: float) -> _RequestContext:
-        if self._is_closed:
-            raise EngineUnavailable(f"{self.base_url}: this client is closed")
-        if self._session is None:  # made here: it belongs to the running loop
-            connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=KEEPALIVE_S)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        return self._session.request(method, self.base_url + path, data=content, timeout=timeout, allow_redirects=False)
-
-    def _unreachable(self, path: str, error: Exception) -> EngineUnavailable:
-        reason = f"{type(error).__name__} {error}".strip()
-        return EngineUnavailable(f"{self.base_url}{path}: {reason}", retry_after_s=1.0)
-
 
 def _generate_body(
     input_ids: Int32Array,
@@ -348,26 +273,3 @@ def _generate_body(
     if experts is not None:
         body |= {"return_routed_experts": True, "routed_experts_start_len": experts.first_token}
     return {**body, "top_logprobs_num": num_top_logprobs} if num_top_logprobs else body
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length: the reader's own limit is shorter than an event with its log-probs can be."""
-    held = b""
-    async for chunk in content.iter_any():
-        *lines, held = (held + chunk).split(b"\n")
-        for line in lines:
-            yield line
-
-
-def _raise_for_status(call: str, status: int, body: Any) -> None:
-    if status >= 500:
-        raise EngineUnavailable(f"{call} answered {status}: {error_message(body)}", retry_after_s=1.0)
-    if status >= 400:
-        raise EngineRejected(f"{call} answered {status}: {error_message(body)}")
-
-
-def _decoded(content: bytes) -> Any:
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return content.decode(errors="replace")
