@@ -5,6 +5,8 @@ The application is named by a string, because this package stands below ``api`` 
 
 from __future__ import annotations
 
+import resource
+
 import uvicorn
 
 from online_agent.config.environment import settings_of_environment
@@ -12,6 +14,8 @@ from online_agent.telemetry.logging import setup_logging
 from online_agent.telemetry.tracing import setup_tracing
 
 APPLICATION = "api.app:create_app"
+OPEN_FILES = 65_536
+"""A stream holds two sockets, the client's and the engine's; the usual soft limit is 1,024 files."""
 # Time for answers under way after the episodes have drained.
 _CLOSE_TIMEOUT_S = 5
 _KEEP_ALIVE_S = 75
@@ -21,6 +25,7 @@ def main() -> None:
     """Serve until SIGTERM, then drain and return."""
     settings = settings_of_environment()
     setup_logging("api", settings)
+    allow_many_files()
     setup_tracing("api", settings)
     uvicorn.run(
         APPLICATION,
@@ -33,3 +38,11 @@ def main() -> None:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
     )
+
+
+def allow_many_files() -> None:
+    """The soft limit on open files is ``OPEN_FILES``, or the hard one where that is less. It is never lowered."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -7,6 +7,9 @@ from online_agent.serving.adapter_client import AdapterClient
 from online_agent.serving.client import EngineClient
 from online_agent.weights.experts import ExpertShape
 
+_NO_LIMIT = 0
+"""Callers limit their calls. At a limit here they would wait for each other, and aborts for what they are to end."""
+
 
 def connect(
     settings: Settings, *, vocab_size: int = 0, context_length: int = 0, experts: ExpertShape | None = None
@@ -24,4 +27,5 @@ def connect(
         vocab_size=vocab_size,
         context_length=context_length,
         experts=experts,
+        max_connections=_NO_LIMIT,
     )
