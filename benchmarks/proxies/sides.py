@@ -106,8 +106,7 @@ def litellm(engine: Side, python: Path, directory: Path) -> Iterator[Side]:
     port, key = free_port(), f"sk-{secrets.token_hex(16)}"
     config = directory / "litellm.yaml"
     upstream = {"model": f"openai/{MODEL}", "api_base": f"{engine.base_url}/v1", "api_key": "none"}
-    # JSON is YAML.
-    config.write_text(
+    config.write_text(  # JSON is YAML
         json.dumps(
             {
                 "model_list": [{"model_name": MODEL, "litellm_params": upstream}],
@@ -133,28 +132,28 @@ def litellm(engine: Side, python: Path, directory: Path) -> Iterator[Side]:
 def reef(engine: Side, python: Path, directory: Path) -> Iterator[Side]:
     """Reef's service before an OpenAI upstream, with the recipe that only records.
 
-    Its capture of token ids needs an engine that it starts itself, on a GPU.
+    This is the process that ``reef serve`` starts and watches. Its capture of token ids needs an engine that it starts
+    itself, on a GPU.
     """
     port, token, home = free_port(), secrets.token_hex(16), directory / "reef"
     home.mkdir()
-    options = {
-        "inference.upstream-url": f"{engine.base_url}/v1",
-        "inference.upstream-model": MODEL,
-        "inference.upstream-api-key": "none",
-        "reef.host": "127.0.0.1",
-        "reef.port": str(port),
-        "reef.token": token,
-        "reef.run-dir": str(home),
-        "storage.artifact-work-dir": str(home / "artifacts"),
-        "storage.artifact-cache-dir": str(home / "cache"),
-        "storage.agent-record-dir": str(home / "records"),
+    settings = {
+        "recipe": "recipe",
+        "host": "127.0.0.1",
+        "port": port,
+        "token": token,
+        "upstream_url": f"{engine.base_url}/v1",
+        "upstream_model": MODEL,
+        "upstream_api_key": "none",
+        "artifact_repository": str(home / "artifacts.git"),
+        "artifact_work_dir": str(home / "artifacts"),
+        "artifact_cache_dir": str(home / "cache"),
+        "agent_record_dir": str(home / "records"),
     }
-    command = [
-        str(python.parent / "reef"),
-        "serve",
-        *(part for key, value in options.items() for part in (f"--{key}", value)),
-    ]
-    with _running(command, {"HOME": str(home)}, directory / "reef.log") as process:
+    config = directory / "reef.yaml"
+    config.write_text(json.dumps({"reef": settings}))  # JSON is YAML
+    command = [str(python), "-m", "reef.service"]
+    with _running(command, {"HOME": str(home), "REEF_CONFIG": str(config)}, directory / "reef.log") as process:
         headers = {"authorization": f"Bearer {token}", "x-reef-scenario": "bench"}
         side = Side("reef", f"http://127.0.0.1:{port}", headers, process.pid)
         _until_ready(side, "/healthz", process)
