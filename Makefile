@@ -9,6 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCK := deploy/requirements/cpu.lock
 STAMP := $(VENV)/.installed
+CLIENTS := .clients
+CLIENTS_LOCK := deploy/requirements/clients.lock
+CLIENTS_STAMP := $(CLIENTS)/.installed
 
 # Two cores carry server, learner and sandbox: one thread each.
 export OMP_NUM_THREADS := 1
@@ -18,7 +21,7 @@ export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: demo test lint up clean help install
+.PHONY: demo test lint up clean help install clients
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -33,13 +36,21 @@ $(STAMP): $(LOCK) deploy/requirements/torch-cpu.lock pyproject.toml
 	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
+clients: $(CLIENTS_STAMP) ## other people's agents, which the tests point at the service
+
+# A folder beside the virtual environment: they want other versions of packages that SGLang pins.
+$(CLIENTS_STAMP): $(CLIENTS_LOCK) | $(STAMP)
+	rm -rf $(CLIENTS)
+	$(BIN)/pip install -q --no-deps --no-compile --target $(CLIENTS) -r $(CLIENTS_LOCK)
+	@touch $@
+
 demo: $(STAMP) ## the whole loop in one go: serve, train, swap, change a tool, adapt, roll back (SEED=n)
 	$(BIN)/online-agent demo --seed $(SEED)
 
 up: $(STAMP) ## start everything on this machine and keep it running (Ctrl-C drains)
 	$(BIN)/online-agent up
 
-test: $(STAMP) ## all tests
+test: $(STAMP) $(CLIENTS_STAMP) ## all tests
 	$(BIN)/python -m pytest
 
 lint: $(STAMP) ## ruff, mypy --strict and the import rules
@@ -49,5 +60,5 @@ lint: $(STAMP) ## ruff, mypy --strict and the import rules
 	$(BIN)/lint-imports
 
 clean: ## remove the virtual environment, caches and var/
-	rm -rf $(VENV) var .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) var .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
