@@ -37,5 +37,5 @@ def answer_kind(call: ChatCall, choice: SampledChoice) -> AnswerKind | None:
 
 
 def _has_broken_call(answer: AnswerText) -> bool:
-    """Marks of a call that could not be read stay in the text."""
-    return OPEN_TAG in answer.text or CLOSE_TAG in answer.text
+    """The reader says so, whatever the family; a closing mark alone stays in the text."""
+    return bool(answer.unread) or OPEN_TAG in answer.text or CLOSE_TAG in answer.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from online_agent.gateway.answer_reader import AnswerText
 from online_agent.gateway.calls import ChatCall, Finish, ToolChoice
 from online_agent.gateway.markup import Called
 from online_agent.gateway.sampler import SampledChoice
-from online_agent.types import AnswerKind, Generation
+from online_agent.types import AnswerKind, Generation, ToolCall
 from tests.fakes.gateway import READ_FILE, ClientDesk, call_text
 
 TOOLS = [ToolSpec("read_file", "", {})]
@@ -19,11 +21,18 @@ CALL = Called(0, "call_1", "read_file", "{}")
 
 
 def kind(
-    text: str, *calls: Called, tools: list[ToolSpec] = TOOLS, mode: str = "auto", finish: Finish = "stop"
+    text: str,
+    *calls: Called,
+    tools: list[ToolSpec] = TOOLS,
+    mode: str = "auto",
+    finish: Finish = "stop",
+    unread: Sequence[ToolCall] = (),
 ) -> AnswerKind | None:
     call = ChatCall("chat", "m", [], tools, ToolChoice(mode))  # type: ignore[arg-type]
     generation = Generation(np.zeros(1, np.int32), np.zeros(1, np.float32), (), "stop", 1)
-    return answer_kind(call, SampledChoice(generation, AnswerText(text, calls=list(calls)), finish, [], 0.1))
+    return answer_kind(
+        call, SampledChoice(generation, AnswerText(text, calls=list(calls), unread=list(unread)), finish, [], 0.1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,6 +57,11 @@ def test_an_answer_without_a_call(text: str, expected: AnswerKind) -> None:
 def test_a_call_is_a_call_unless_another_one_beside_it_is_broken() -> None:
     assert kind("let me see", CALL) is AnswerKind.CALL
     assert kind("<tool_call>{", CALL) is AnswerKind.BROKEN_CALL
+
+
+def test_a_call_in_another_familys_form_is_broken_where_the_reader_says_so() -> None:
+    assert kind("[TOOL_CALLS] [{") is AnswerKind.TEXT
+    assert kind("[TOOL_CALLS] [{", unread=[ToolCall("", error="cannot be read")]) is AnswerKind.BROKEN_CALL
 
 
 def test_where_no_call_was_wanted_none_is_broken() -> None:
