@@ -86,7 +86,15 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
         if is_interrupted:
             await stack.enter_async_context(interrupter.serving())
         gateway = Gateway(
-            db, engine, renderer, settings.gateway, settings.agent, threads, redactor, tell_calls=metrics.called
+            db,
+            engine,
+            renderer,
+            settings.gateway,
+            settings.agent,
+            threads,
+            redactor,
+            interrupter if is_interrupted else None,
+            tell_calls=metrics.called,
         )
         sweep = IdleSweep(db, settings.gateway, threads)
         sweep.start()

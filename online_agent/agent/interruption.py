@@ -6,7 +6,8 @@
 (Synchronisation by partial-rollout interruption, arXiv 2605.12070.)
 
 Invariants
-- An agent never sees an interruption: its generation comes back whole, sampled in pieces, with exact version runs.
+- An agent never sees an interruption: its generation comes back whole, sampled in pieces, with exact version runs. Nor
+  does a client of the chat routes, whose stream just waits (``gateway/interruptible.py``).
 - While the engine is paused no call is sent to it, so none hangs there.
 - The engine is paused and resumed here only under the lease of the swapper: never in the middle of a swap.
 - Whatever the learner does (nothing, a skipped step, death), the engine samples again ``max_pause_s`` after the pause,
@@ -58,6 +59,19 @@ class PausableEngine(Engine, Protocol):
     async def resume(self) -> None: ...
 
 
+class Interruptible(Protocol):
+    """Calls, one after another, that a pause can cut off; each is made only while the gate is open."""
+
+    @property
+    def is_calling(self) -> bool: ...
+
+    async def interrupt(self) -> None: ...
+
+    async def settle(self, timeout_s: float) -> None: ...
+
+    def under_way(self) -> PartialGenerationNew | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PauseLimits:
     """``max_pause_s`` bounds a pause that no swap ends; ``lease_s`` how long a killed api keeps swappers waiting."""
@@ -75,12 +89,25 @@ class Interrupter:
         self._gate = asyncio.Event()
         self._gate.set()
         self._is_holding = False
-        self._views: weakref.WeakSet[InterruptibleEngine] = weakref.WeakSet()
+        self._views: weakref.WeakSet[Interruptible] = weakref.WeakSet()
+
+    @property
+    def gate(self) -> asyncio.Event:
+        """Open while calls may be sent."""
+        return self._gate
+
+    def follow(self, view: Interruptible) -> None:
+        """It is interrupted like all others, for as long as anybody holds it."""
+        self._views.add(view)
+
+    def forget(self, view: Interruptible) -> None:
+        """It is not interrupted any more."""
+        self._views.discard(view)
 
     def engine_of(self, episode_id: str) -> InterruptibleEngine:
-        """The engine for that episode's calls, which is followed for as long as the caller holds it."""
+        """The engine for that episode's calls."""
         view = InterruptibleEngine(episode_id, self._engine, self._gate)
-        self._views.add(view)
+        self.follow(view)
         return view
 
     @contextlib.asynccontextmanager

@@ -63,6 +63,13 @@ class Capture:
     def __init__(self, db: Database, threads: Executor, secrets: Secrets) -> None:
         self._writer, self._secrets = GroupWriter(db, threads), secrets
 
+    async def open(self, opening: Opening) -> Opening:
+        """The episode is there before its first answer."""
+        if opening.is_known:
+            return opening
+        episode_id = await self._writer.run(lambda tx: _opened(tx, opening))
+        return replace(opening, is_known=True, new=replace(opening.new, id=episode_id))
+
     async def answer(self, opening: Opening, captured: Captured, choices: Sequence[SampledChoice]) -> Stored:
         """The choices are turns of the episode, durable when this returns.
 

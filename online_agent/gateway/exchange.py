@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from online_agent.errors import BadInput, EngineError, EngineRejected, EngineUnavailable, OnlineAgentError
 from online_agent.gateway.calls import CallAnswer, ChatCall, ChoiceAnswer, Delta, Receipt, TokenLogprob, Usage
@@ -36,6 +36,7 @@ class Exchange:
         self.outlives_client = False
         self._capture = capture
         self._samplers: list[ChoiceSampler] = []
+        self._at_end: list[Callable[[], None]] = []
         self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[SampledChoice]] = []
         self._work: asyncio.Task[CallAnswer] | None = None
@@ -64,6 +65,10 @@ class Exchange:
     def add(self, sampler: ChoiceSampler) -> None:
         """One more choice; ``emit`` takes what it says."""
         self._samplers.append(sampler)
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """It is called once the answer is stored, or has failed."""
+        self._at_end.append(call)
 
     def emit(self, choice: int, fragments: list[Fragment], logprobs: list[TokenLogprob]) -> None:
         self._deltas.put_nowait(Delta(choice, fragments, logprobs))
@@ -113,6 +118,8 @@ class Exchange:
             raise late from None
         finally:
             self._deltas.put_nowait(None)
+            for call in self._at_end:
+                call()
 
     async def _sampled(self) -> list[SampledChoice]:
         call, opening = self.call, self.opening

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from online_agent.agent.interruption import Interrupter
 from online_agent.config.settings import AgentSettings, GatewaySettings
 from online_agent.errors import BadInput, Busy, Conflict, NotFound, UnknownName
 from online_agent.gateway.answer_reader import AnswerReader
@@ -18,6 +19,7 @@ from online_agent.gateway.call_watch import CallWatch, TellCalls
 from online_agent.gateway.calls import CallAnswer, Caller, ChatCall
 from online_agent.gateway.capture import Capture, Captured, Opening
 from online_agent.gateway.exchange import Exchange
+from online_agent.gateway.interruptible import InterruptibleChoice
 from online_agent.gateway.markup import THINK_OPEN
 from online_agent.gateway.prompts import Prompt, PromptBuilder
 from online_agent.gateway.recall import RecalledExchange, recall
@@ -67,11 +69,13 @@ class Gateway:
         defaults: AgentSettings,
         threads: Executor,
         redactor: Redactor | None = None,
+        interrupter: Interrupter | None = None,
         tell_calls: TellCalls = lambda num_read, num_unread: None,
     ) -> None:
+        """With an ``interrupter`` the learner can pause what clients ask for, too."""
         self._db, self._engine, self._renderer = db, engine, renderer
         self._store = ThreadedDatabase(db, threads)
-        self._settings, self._defaults = settings, defaults
+        self._settings, self._defaults, self._interrupter = settings, defaults, interrupter
         self._prompts = PromptBuilder(renderer, settings.tool_call_family)
         self._secrets = Secrets(redactor or Redactor.of(), renderer)
         self._capture = Capture(db, threads, self._secrets)
@@ -102,6 +106,8 @@ class Gateway:
             call = self._secrets.call(call)
             asked_at = self._db.clock()
             opening, prompt = await self._store.read(lambda tx: self._prepare(tx, caller, call))
+            if opening is not None and self._interrupter is not None:
+                opening = await self._capture.open(opening)  # what a pause cuts off is stored with the episode
             exchange = self._exchange(call, prompt, opening, asked_at)
         except BaseException:
             self._num_in_flight -= 1
@@ -230,7 +236,10 @@ class Gateway:
         )
         exchange = Exchange(captured, opening, self._capture)
         for index in range(call.num_choices):
-            exchange.add(ChoiceSampler(self._engine, ask, self._reader(call, prompt), partial(exchange.emit, index)))
+            engine = self._engine_for(opening, sampling)
+            exchange.add(ChoiceSampler(engine, ask, self._reader(call, prompt), partial(exchange.emit, index)))
+            if isinstance(engine, InterruptibleChoice):
+                exchange.at_end(engine.close)
         return exchange
 
     def _parser(self, call: ChatCall) -> ParseCalls | None:
@@ -239,6 +248,13 @@ class Gateway:
         if family is None or not call.reads_calls:
             return None
         return partial(self._engine.parse_calls, parser=family.parser, tools=tool_schemas(call.tools))
+
+    def _engine_for(self, opening: Opening | None, sampling: Sampling) -> Engine:
+        """The engine as one choice sees it."""
+        if self._interrupter is None:
+            return self._engine
+        episode_id = None if opening is None else opening.new.id
+        return InterruptibleChoice(self._engine, self._interrupter, episode_id, sampling.temperature)
 
     def _reader(self, call: ChatCall, prompt: Prompt) -> AnswerReader:
         return AnswerReader(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import orjson
 
+from online_agent.agent.interruption import Interrupter, PauseLimits
 from online_agent.config.settings import GatewaySettings
 from online_agent.gateway.gateway import Gateway
 from online_agent.gateway.idle_sweep import IdleSweep
@@ -145,9 +146,13 @@ async def open_desk(
     *,
     gateway: GatewaySettings | None = None,
     experts: ExpertShape | None = None,
+    is_interrupted: bool = False,
     **sections: Any,
 ) -> AsyncIterator[ClientDesk]:
-    """An application with a gateway, whose engine is scripted and returns experts of that shape."""
+    """An application with a gateway, whose engine is scripted and returns experts of that shape.
+
+    ``is_interrupted``: the learner may pause the engine.
+    """
     gateway = gateway or GatewaySettings(engine_wait_s=0.5)
     renderer = ChatRenderer.load(model_dir)
     async with (
@@ -157,7 +162,18 @@ async def open_desk(
     ):
         engine.experts = experts
         runtime = world.runtime
-        served = Gateway(world.db, client, renderer, gateway, runtime.settings.agent, runtime.threads, runtime.redactor)
+        interrupter = Interrupter(world.db, client, runtime.threads, PauseLimits())
+        served = Gateway(
+            world.db,
+            client,
+            renderer,
+            gateway,
+            runtime.settings.agent,
+            runtime.threads,
+            runtime.redactor,
+            interrupter if is_interrupted else None,
+        )
         runtime.gateway = served
         sweep = IdleSweep(world.db, gateway, runtime.threads)
-        yield ClientDesk(world, engine, renderer, served, sweep, world.client)
+        async with interrupter.serving() if is_interrupted else nullcontext():
+            yield ClientDesk(world, engine, renderer, served, sweep, world.client)

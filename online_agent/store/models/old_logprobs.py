@@ -31,12 +31,18 @@ class Interruption(Base):
 
 
 class PartialGeneration(Base):
-    """Tokens that no turn holds yet: a prompt span and an action span, packed as those of a turn are."""
+    """Tokens that no turn holds yet: a prompt span and an action span, packed as those of a turn are.
+
+    A client's episode may have several. ``temperature`` is null where it is the episode's.
+    """
 
     __tablename__ = "partial_generations"
+    __table_args__ = (Index("ix_partial_generations_episode_id", "episode_id"),)
 
-    episode_id: Mapped[Name] = mapped_column(ForeignKey("episodes.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[RowId]
+    episode_id: Mapped[Name] = mapped_column(ForeignKey("episodes.id", ondelete="CASCADE"))
     tenant_id: Mapped[Name]
+    temperature: Mapped[Seconds | None]
     span_index: Mapped[list[Any]] = mapped_column(JSON)
     token_ids: Mapped[Blob]
     logprobs: Mapped[Blob]
@@ -46,7 +52,8 @@ class PartialGeneration(Base):
 class OldLogprobs(Base):
     """A run of tokens of one episode, all sampled by ``version`` and scored under it, from ``first_token`` on.
 
-    ``logprobs`` are float32 little-endian; ``prefix_hash`` is of the token ids up to the end of the run.
+    ``logprobs`` are float32 little-endian; ``prefix_hash`` is of the token ids up to the end of the run: the segments
+    of a client's episode differ by it.
     """
 
     __tablename__ = "old_logprobs"
@@ -54,6 +61,6 @@ class OldLogprobs(Base):
     episode_id: Mapped[Name] = mapped_column(ForeignKey("episodes.id", ondelete="CASCADE"), primary_key=True)
     first_token: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    prefix_hash: Mapped[Word] = mapped_column(primary_key=True)
     tenant_id: Mapped[Name]
-    prefix_hash: Mapped[Word]
     logprobs: Mapped[Blob]

@@ -33,7 +33,11 @@ class InterruptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartialGenerationNew:
-    """Tokens sampled for an episode that no turn holds yet. ``spans``: all tokens before them, then the action."""
+    """Tokens sampled for an episode that no turn holds yet. ``spans``: all tokens before them, then the action.
+
+    ``temperature`` is that of a client's call; None stands for the episode's.
+    """
 
     episode_id: str
     spans: Sequence[Span]
+    temperature: float | None = None

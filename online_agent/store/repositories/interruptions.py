@@ -95,6 +95,7 @@ def _partial(new: PartialGenerationNew, tenant_id: str, now: float) -> dict[str,
     return {
         "episode_id": new.episode_id,
         "tenant_id": tenant_id,
+        "temperature": new.temperature,
         "span_index": index,
         "token_ids": token_ids,
         "logprobs": logprobs,
