@@ -15,7 +15,7 @@ from api.chat.schemas import ChatBody, ModelList, ModelOut
 from api.gateway.answering import EventStream, begin, checked, gateway_of, gone, receipt_headers, whole
 from api.gateway.caller import AnsweredClientDep
 from api.limits import StrictRoute
-from api.runtime import Runtime, RuntimeDep
+from api.runtime import Runtime, RuntimeDep, runtime_of
 from online_agent.errors import UnknownName
 
 router = APIRouter(prefix="/v1", tags=["clients"], route_class=StrictRoute)
@@ -29,10 +29,9 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("/chat/completions", response_model=None, responses=_STREAM)
-async def create_chat_completion(
-    request: Request, runtime: RuntimeDep, caller: AnsweredClientDep, body: ChatBody
-) -> Response:
+async def create_chat_completion(request: Request, caller: AnsweredClientDep, body: ChatBody) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
+    runtime = runtime_of(request)
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))
     renderer = gateway_of(runtime).renderer
     exchange = await begin(request, runtime, caller, call, body)

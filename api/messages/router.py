@@ -15,7 +15,7 @@ from api.gateway.caller import AnsweredClientDep, CallingClientDep
 from api.limits import StrictRoute
 from api.messages import answers
 from api.messages.schemas import CountBody, MessagesBody
-from api.runtime import RuntimeDep
+from api.runtime import RuntimeDep, runtime_of
 
 router = APIRouter(prefix="/v1/messages", tags=["clients"], route_class=StrictRoute)
 
@@ -34,10 +34,9 @@ class TokenCount(Answer):
 
 
 @router.post("", response_model=None, responses=_STREAM)
-async def create_message(
-    request: Request, runtime: RuntimeDep, caller: AnsweredClientDep, body: MessagesBody
-) -> Response:
+async def create_message(request: Request, caller: AnsweredClientDep, body: MessagesBody) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
+    runtime = runtime_of(request)
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))
     exchange = await begin(request, runtime, caller, call, body)
     if call.is_streamed:

@@ -13,7 +13,7 @@ from api.gateway.caller import AnsweredClientDep
 from api.limits import StrictRoute
 from api.responses import answers
 from api.responses.schemas import ResponsesBody
-from api.runtime import RuntimeDep
+from api.runtime import runtime_of
 
 router = APIRouter(prefix="/v1/responses", tags=["clients"], route_class=StrictRoute)
 
@@ -23,10 +23,9 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("", response_model=None, responses=_STREAM)
-async def create_response(
-    request: Request, runtime: RuntimeDep, caller: AnsweredClientDep, body: ResponsesBody
-) -> Response:
+async def create_response(request: Request, caller: AnsweredClientDep, body: ResponsesBody) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
+    runtime = runtime_of(request)
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))
     exchange = await begin(request, runtime, caller, call, body)
     if call.is_streamed:
