@@ -41,12 +41,6 @@ class ApiMetrics:
             f"{PREFIX}_redactions", "Secrets taken out of text, by pattern", ["pattern"], registry=self.registry
         )
 
-    def judged(self, outcome: str) -> None:
-        self.judgements.labels(outcome).inc()
-
-    def redacted(self, pattern: str) -> None:
-        self.redactions.labels(pattern).inc()
-
         self.tool_calls = Counter(
             f"{PREFIX}_client_tool_calls",
             "Calls in answers to clients: read, or begun and unreadable",
@@ -57,6 +51,12 @@ class ApiMetrics:
     def called(self, num_read: int, num_unread: int) -> None:
         self.tool_calls.labels("read").inc(num_read)
         self.tool_calls.labels("unreadable").inc(num_unread)
+
+    def judged(self, outcome: str) -> None:
+        self.judgements.labels(outcome).inc()
+
+    def redacted(self, pattern: str) -> None:
+        self.redactions.labels(pattern).inc()
 
     def render(self, facts: Facts) -> bytes:
         """The exposition text: the counters of this process and ``facts`` from the database."""

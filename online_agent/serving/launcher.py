@@ -142,7 +142,6 @@ def _environment(settings: EngineSettings) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("ONLINE_AGENT_")}
     env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(settings.num_threads)}
     env["SGLANG_FORWARD_UNKNOWN_TOOLS"] = "1"  # a call of a tool that is not there is a call: its agent says so
-    env["SGLANG_FORWARD_UNKNOWN_TOOLS"] = "1"  # a call of a tool that is not there is a call: its agent says so
     if settings.device == "cpu":
         inherited = env.get("PYTHONPATH")
         env["PYTHONPATH"] = os.pathsep.join([str(CPU_STUB_DIR), *([inherited] if inherited else [])])
