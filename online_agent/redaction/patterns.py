@@ -71,7 +71,7 @@ KNOWN_FORMS: tuple[SecretPattern, ...] = (
         *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "AIza", "k_live_", "k_test_"),
         *("hf_", "npm_", "oa_"),
     ),
-    _kind("aws_key", rf"{_ALONE}(?:AKIA|ASIA)[A-Z0-9]{{16}}(?![A-Za-z0-9])", "AKIA", "ASIA"),
+    _kind("aws_key", rf"{_ALONE}(?:AKIA|ASIA)[A-Z0-9]{{16}}", "AKIA", "ASIA"),
     _kind(
         "aws_key",
         r"(?P<keep>(?i:secret_?access_?key)[\"']?\s{0,4}[=:]\s{0,4}[\"']?)[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=])",
