@@ -16,7 +16,7 @@ from benchmarks.live.records import RunSpec
 from benchmarks.live.report import plan_of, read_report
 from benchmarks.live.run import Plan
 from benchmarks.live.statistics import WINDOW
-from benchmarks.live.summary import REFERENCE, REFERENCES, THRESHOLD, Row, rows
+from benchmarks.live.summary import COLLAPSED_BELOW, REFERENCE, REFERENCES, THRESHOLD, Row, rows
 from benchmarks.live.tables import NOTHING, counts, figure, interval, percent, reach, separated, table
 from online_agent.recipes import RECIPES, find_recipe
 
@@ -33,7 +33,6 @@ TRAINING_HEADER = (
     "mean abs(log π − log μ)",
     "staleness",
     "ρ",
-    "explained variance",
     "seconds per update",
     "of a run",
     "resets",
@@ -131,7 +130,6 @@ def _training_cells(row: Row) -> list[str]:
         figure(row, "mean_abs_logp", 4),
         figure(row, "staleness", 1),
         figure(row, "rho", 3),
-        figure(row, "explained_variance", 2),
         figure(row, "seconds_per_update", 2),
         f"{row.seconds_total:.0f}",
         str(sum(row.resets.values())),
@@ -167,6 +165,7 @@ def _what_went_wrong(all_rows: Sequence[Row]) -> str:
     lines = []
     for row in all_rows:
         parts = [f"failed: {reason}" for reason in row.failures]
+        parts += [f"collapsed: {what}" for what in row.collapses]
         if row.non_finite:
             parts.append(f"not finite: {', '.join(row.non_finite)}")
         if row.skipped:
@@ -179,7 +178,11 @@ def _what_went_wrong(all_rows: Sequence[Row]) -> str:
             lines.append(f"- **{row.key.name}**: {'; '.join(parts)}")
     num_runs, num_failed = sum(r.num_seeds for r in all_rows), sum(len(r.failures) for r in all_rows)
     updates = [u for r in all_rows for u in r.updates]
-    head = f"{num_failed} of {num_runs} runs failed; committed updates per run: {min(updates)} to {max(updates)}."
+    num_collapsed = sum(len(r.collapses) for r in all_rows)
+    head = (
+        f"{num_failed} of {num_runs} runs failed; {num_collapsed} collapsed (ended below {COLLAPSED_BELOW:g} of the "
+        f"seed policy's success); committed updates per run: {min(updates)} to {max(updates)}."
+    )
     return "\n".join([head, "", *(lines or ["No run skipped a step, dropped an episode or met a value not finite."])])
 
 

@@ -121,6 +121,7 @@ def _findings(results: Results, all_rows: Sequence[Row], first: int) -> str:
     for recipe in dict.fromkeys(row.key.recipe for row in all_rows):
         lines.append(f"- {recipe}: {_along_lags(results, [r for r in all_rows if r.key.recipe == recipe], first)}")
     failures = [f"- failed: {r.key.recipe}, lag {r.key.lag}: {reason}" for r in all_rows for reason in r.failures]
+    fallen = [f"- collapsed: {r.key.recipe}, lag {r.key.lag}: {what}" for r in all_rows for what in r.collapses]
     skipped = [f"- skipped: {r.key.recipe}, lag {r.key.lag}: {counts(r.skipped)}" for r in all_rows if r.skipped]
     num_runs = sum(row.num_seeds for row in all_rows)
     closing = (
@@ -128,7 +129,7 @@ def _findings(results: Results, all_rows: Sequence[Row], first: int) -> str:
         f"difference; that is no proof that there is none. Mismatch is measured on every token, so its trend is firm "
         f"long before that of success is."
     )
-    return "\n".join([*lines, *failures, *skipped, "", closing])
+    return "\n".join([*lines, *failures, *fallen, *skipped, "", closing])
 
 
 def _along_lags(results: Results, some: Sequence[Row], first: int) -> str:

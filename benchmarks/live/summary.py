@@ -22,6 +22,8 @@ REFERENCE = "sao"
 REFERENCES: Mapping[PolicyName, str] = {"dense": REFERENCE, "moe": "sat-gspo"}
 """What the recipes on each policy are compared with; on the mixture, replay with the same recipe without it."""
 THRESHOLD = 0.5
+COLLAPSED_BELOW = 0.5
+"""Of the seed policy's success; a run that ends lower has collapsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class Row:
     key: RowKey
     num_seeds: int
     failures: tuple[str, ...]
+    collapses: tuple[str, ...]
     before: Estimate | None
     after: Estimate | None
     gain: Estimate | None
@@ -77,6 +80,7 @@ def summarise(results: Results, key: RowKey, threshold: float = THRESHOLD) -> Ro
         key=key,
         num_seeds=len(runs),
         failures=tuple(r.failure for r in runs if r.failure is not None),
+        collapses=tuple(_collapse(r, b) for r in measured if has_collapsed(r, b := _seed_outcomes(results, r))),
         before=_estimate([b for r in measured if (b := _seed_outcomes(results, r))]),
         after=_estimate([r.heldout for r in measured]),
         gain=_paired([(r.heldout, b) for r in measured if (b := _seed_outcomes(results, r))]),
@@ -102,6 +106,17 @@ def against_lag(results: Results, key: RowKey, lag: int) -> Estimate | None:
     other = {r.spec.seed: r.heldout for r in runs_of(results, replace(key, lag=lag)) if r.heldout}
     runs = [r for r in runs_of(results, key) if r.heldout and r.spec.seed in other]
     return _paired([(r.heldout, other[r.spec.seed]) for r in runs])
+
+
+def has_collapsed(record: RunRecord, seed_outcomes: str) -> bool:
+    return bool(seed_outcomes) and rate(record.heldout) < COLLAPSED_BELOW * rate(seed_outcomes)
+
+
+def _collapse(record: RunRecord, seed_outcomes: str) -> str:
+    return (
+        f"seed {record.spec.seed} fell from {rate(seed_outcomes):.2f} to {rate(record.heldout):.2f}, its last live "
+        f"success was number {record.live.rfind('1') + 1} of {len(record.live)}"
+    )
 
 
 def runs_of(results: Results, key: RowKey) -> list[RunRecord]:

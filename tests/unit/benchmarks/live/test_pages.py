@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -112,6 +113,17 @@ def test_failed_runs_are_on_the_page_with_their_reason(recipes_file: Path, tmp_p
     assert "1 of 13 runs failed" in page
     assert "**grpo**: failed: RunFailed: the learner paused itself; skipped steps: 5 × trust region masks" in page
     assert "| grpo | – | – | – |" in page
+
+
+def test_a_run_that_ends_far_below_its_seed_policy_is_named_with_its_last_success(tmp_path: Path) -> None:
+    results = Results([Baseline(policy="dense", seed=s, heldout=HALF) for s in SEEDS])
+    for seed in SEEDS:
+        results.put(run("sao", seed, HALF))
+    results.put(replace(run("grpo", 0, "0" * 80 + "1" * 16), live="1" * 30 + "0" * 170))
+    write_report(build_report("recipes", recipes.plan_of_sizes().described, results), tmp_path / "recipes.json")
+    page = rendered(tmp_path / "recipes.json", tmp_path, "recipes")
+    assert "0 of 4 runs failed; 1 collapsed (ended below 0.5 of the seed policy's success)" in page
+    assert "- **grpo**: collapsed: seed 0 fell from 0.50 to 0.17, its last live success was number 30 of 200\n" in page
 
 
 def test_pictures_are_small_svg_with_text_and_the_same_each_time(recipes_file: Path, tmp_path: Path) -> None:
