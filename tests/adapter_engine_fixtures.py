@@ -96,7 +96,8 @@ def adapter_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapter
     root = tmp_path_factory.mktemp("adapters")
     policies = Policies(root)
     first = policies.publish(1)
-    settings = EngineSettings(max_total_tokens=16384, context_length=CONTEXT_LENGTH)
+    # With a grammar, which tests of formats use: a server of its own would cost half a minute.
+    settings = EngineSettings(max_total_tokens=16384, context_length=CONTEXT_LENGTH, grammar_backend="xgrammar")
     process = EngineProcess(settings, first.serving_dir, 1, port=free_port(), run_dir=root / "engine", lora=LORA)
     engine = AdapterEngine(settings, policies, process)
     process.start()

@@ -172,9 +172,10 @@ class InterruptibleChoice:
 
     async def _first(self, answer: Awaitable[T]) -> T | None:
         """What the engine answers first; None when an interruption called the call back before."""
-        self._waiting = asyncio.ensure_future(answer)
+        waiting = asyncio.ensure_future(answer)
+        self._waiting = waiting
         try:
-            return await self._waiting
+            return await waiting
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if not self._is_interrupted or (current is not None and current.cancelling()):

@@ -64,7 +64,7 @@ class OpenAiJudge:
         """Within ``timeout_s``, retries included."""
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._settings.attempts),
-            wait=wait_exponential_jitter(_FIRST_WAIT_S, _LONGEST_WAIT_S),
+            wait=wait_exponential_jitter(multiplier=_FIRST_WAIT_S, max=_LONGEST_WAIT_S),
             retry=retry_if_exception_type(JudgeUnavailable),
             reraise=True,
         )

@@ -42,13 +42,13 @@ class Api:
                 await asyncio.sleep(0.05)
 
 
-def prepare(data_dir: Path) -> str:
+def prepare(data_dir: Path, scale: float = 0.2) -> str:
     """Weights, a serving version and a key, as ``online-agent up`` leaves them; returns the key's secret."""
     settings = Settings(data_dir=data_dir)
     db = Database(settings.database_url)
     db.migrate()
     opt_in(db)
-    model_dir = write_tiny_model(data_dir / "model", seed=1)
+    model_dir = write_tiny_model(data_dir / "model", seed=1, scale=scale)
     seed = WeightStore(settings.weights_dir).import_seed(model_dir, version=1)
     new = VersionNew(1, VersionOrigin.SEED, state=VersionState.SERVING, content_hash=seed.manifest.content_hash)
     with db.transaction() as tx:

@@ -19,7 +19,7 @@ from online_agent.types import EpisodeStatus, StopReason
 from tests.fakes.episodes import TENANT, make_turn, open_episode, reserve_step, seed_version
 from tests.fakes.tenants import opt_in
 
-FIRST, HEAD = "20261129_initial", "20261130_judgements"
+FIRST, HEAD = "20261129_initial", "20261130_client_old_logprobs"
 
 
 def test_a_transaction_that_raises_leaves_nothing(db: Database) -> None:

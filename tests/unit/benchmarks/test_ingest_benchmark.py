@@ -17,6 +17,7 @@ from tests.fakes.episodes import seed_version
 def test_every_episode_is_stored_whole_and_waits_for_the_learner(sqlite_url: str, write: str) -> None:
     db = Database(sqlite_url)
     seed_version(db)
+    ingest.prepare(db)
     episodes = [ingest.make_turns(seed, num_turns=3, num_tokens=20) for seed in range(5)]
     if write == "live":
         ingest.write_live(db, episodes, concurrency=2)
