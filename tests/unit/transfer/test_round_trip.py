@@ -81,10 +81,11 @@ def known(sqlite_url: str) -> Iterator[Database]:
 
 
 def _imported(db: Database, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, through the body's JSON into a tenant of their own, and out again."""
+    """The rows, through the body's JSON into a tenant of their own, which takes part in training, and out again."""
     caller = Caller(f"tenant-{next(_tenants)}", "key", frozenset())
     body = ImportBody.model_validate({"episodes": orjson.loads(orjson.dumps(rows))})
     with db.transaction() as tx:
+        tx.tenants.opt_in_once(caller.tenant_id)
         ids = [outcome.episode_id for outcome in tx.imports.add(caller.tenant_id, checked(body, caller, None))]
     with db.reading() as tx:
         return [
