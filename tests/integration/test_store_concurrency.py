@@ -302,7 +302,7 @@ def test_waiting_groups_are_read_from_their_own_indexes(sqlite_url: str) -> None
     query = str(oldest_ready_groups(8).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
     with db.reading() as tx:
         steps = [row[3] for row in tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}").all()]
-    searched = [step for step in steps if step.startswith(("SEARCH", "SCAN episodes"))]
+    searched = [step for step in steps if step.startswith(("SEARCH", "SCAN episodes")) and "tenants" not in step]
     assert [step.partition(" USING INDEX ")[2].split(" ")[0] for step in searched] == [
         "ix_episodes_group_queue",
         "ix_episodes_group_id_status",
