@@ -15,7 +15,8 @@ from envs.registry import build_environments
 from envs.sandbox.nsjail import NsjailSandbox
 from online_agent.agent.interruption import Interrupter, PauseLimits
 from online_agent.agent.runner import EpisodeRunner
-from online_agent.config.settings import SandboxSettings, Settings
+from online_agent.config.serving import SandboxSettings
+from online_agent.config.settings import Settings
 from online_agent.errors import ConfigError
 from online_agent.gateway.gateway import Gateway
 from online_agent.gateway.idle_sweep import IdleSweep

@@ -23,7 +23,7 @@ import torch
 from benchmarks.learner_batch import ModelSize, num_real_tokens, recorded_episodes, write_model
 from benchmarks.plain_torch import PlainTorch, Update
 from benchmarks.report import Report, describe_machine, interleaved_seconds, medians
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.report import Metric, StepReport
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.recipes import find_recipe

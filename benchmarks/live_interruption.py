@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from envs.types import Verdict
 from online_agent.agent.interruption import Interrupter, PauseLimits
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient, new_rid
 from online_agent.serving.launcher import EngineProcess, context_length

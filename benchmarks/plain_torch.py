@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.recipes import find_recipe
 from online_agent.recipes.parts import Dis, SkipObservationGae
 from online_agent.types import TrainingEpisode

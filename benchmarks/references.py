@@ -34,7 +34,7 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.learner_batch import recorded_episodes, write_model
 from benchmarks.live_interruption import LiveInterruption, live_interruption
 from benchmarks.report import Report, describe_machine, medians
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.dedicated import DedicatedRoute
 from online_agent.learner.old_logits.interruption import InterruptionRoute, Patience
 from online_agent.learner.old_logits.protocol import OldLogits

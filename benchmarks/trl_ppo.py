@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from benchmarks.plain_torch import is_frozen
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.types import TrainingEpisode
 
 

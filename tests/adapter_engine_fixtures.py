@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from online_agent.config.settings import EngineSettings, LoraSettings
+from online_agent.config.serving import EngineSettings
+from online_agent.config.training import LoraSettings
 from online_agent.learner import lora
 from online_agent.learner.models import Actor, load_causal_lm
 from online_agent.serving.adapter_client import AdapterClient

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.serving.client import EngineClient
 from online_agent.serving.launcher import EngineProcess
 from online_agent.serving.readiness import wait_ready

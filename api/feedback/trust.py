@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from online_agent.config.settings import FeedbackSettings
+from online_agent.config.signal import FeedbackSettings
 from online_agent.store.outliers import OutlierRule
 from online_agent.store.records import FeedbackCaps, FeedbackTrust
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.serving.client import EngineClient
 from online_agent.serving.launcher import EngineProcess
 from online_agent.serving.readiness import wait_ready

@@ -11,28 +11,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from envs.changes import ChangedEnvironment, env_revision
+from envs.changes import ChangedEnvironment
 from envs.errors import SandboxFailed
 from envs.protocols import Environment
 from envs.types import Artifact
+from online_agent.agent.admission import Admission
 from online_agent.agent.events import EventLog
 from online_agent.agent.loop import AgentLoop
+from online_agent.agent.opening import Opening
 from online_agent.agent.policy import Engine, Policy
 from online_agent.agent.recorder import Recorder
 from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
 from online_agent.agent.secrets import Secrets
 from online_agent.agent.verdicts import VerdictWatch
-from online_agent.agent.world import World, under_changes
-from online_agent.config.settings import DEFAULT_MODEL_NAME, AgentSettings
-from online_agent.errors import BadInput, Busy, NotFound, OnlineAgentError, UnknownName
+from online_agent.agent.world import World
+from online_agent.config.serving import DEFAULT_MODEL_NAME, AgentSettings
+from online_agent.errors import NotFound, OnlineAgentError
 from online_agent.redaction import Redactor
-from online_agent.rendering import ChatRenderer, tool_schema_hash
-from online_agent.store.records import ChangeRecord, EpisodeGroup, EpisodeNew, EpisodeRecord, TurnNew
+from online_agent.rendering import ChatRenderer
+from online_agent.store.records import ChangeRecord, EpisodeGroup, EpisodeRecord, TurnNew
 from online_agent.store.session import Database
 from online_agent.telemetry import tracing
 from online_agent.telemetry.conventions import STOP_REASON
@@ -47,7 +48,6 @@ NUM_THREADS = 4
 KEPT_LOGS = 512
 """Finished episodes whose events can still be read again; older ones are read from the store."""
 GRADING_TIMEOUT_S = 600.0
-BUSY_RETRY_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -84,17 +84,17 @@ class EpisodeRunner:
         redactor: Redactor | None = None,
     ) -> None:
         self._engine_of = engine_of or (lambda episode_id: engine)
-        self._renderer, self._environments = renderer, environments
-        self._settings, self._on_finished, self._model_name = settings, on_finished, model_name
+        self._renderer = renderer
+        self._on_finished, self._model_name = on_finished, model_name
         self._secrets = Secrets(redactor or Redactor.of(), renderer)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="episodes")
         self._recorder = Recorder(db, self._threads)
+        self._opening = Opening(environments, renderer, self._recorder)
         self._verdicts = VerdictWatch(self._recorder)
+        self._admission = Admission(settings.max_episodes_in_flight + settings.max_episodes_queued)
         self._slots = asyncio.Semaphore(settings.max_episodes_in_flight)
         self._flights: dict[str, _Flight] = {}
         self._logs: OrderedDict[str, EventLog] = OrderedDict()
-        self._num_admitted = 0
-        self._is_draining = False
 
     @property
     def num_in_flight(self) -> int:
@@ -107,7 +107,7 @@ class EpisodeRunner:
         Raises UnknownName for an environment or task that does not exist, Conflict when it is pinned to a version
         that does not serve, Busy when the queue is full or the server shuts down.
         """
-        self._admit(1)
+        self._admission.take(1)
         # A caller that leaves half-way must not leave a row behind that no task will ever close.
         return await asyncio.shield(asyncio.ensure_future(self._open(tenant_id, key_id, request)))
 
@@ -119,7 +119,7 @@ class EpisodeRunner:
         All are admitted or none. Raises what ``start`` raises, and BadInput for a size outside 2..64 or one that this
         server could never hold.
         """
-        self._admit(group_size)
+        self._admission.take(group_size)
         return await asyncio.shield(asyncio.ensure_future(self._open_group(tenant_id, key_id, request, group_size)))
 
     async def wait(self, episode_id: str, timeout_s: float) -> EpisodeRecord:
@@ -173,7 +173,7 @@ class EpisodeRunner:
 
     async def drain(self, timeout_s: float) -> None:
         """No episode is under way: new ones are refused, those left after ``timeout_s`` are cancelled."""
-        self._is_draining = True
+        self._admission.close()
         tasks = [flight.task for flight in self._flights.values() if flight.task is not None]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=timeout_s)
@@ -183,74 +183,23 @@ class EpisodeRunner:
         await self._verdicts.close()
         self._threads.shutdown()
 
-    def _admit(self, num_episodes: int) -> None:
-        if self._is_draining:
-            raise Busy("the server is shutting down", retry_after_s=BUSY_RETRY_S)
-        limit = self._settings.max_episodes_in_flight + self._settings.max_episodes_queued
-        if num_episodes > limit:
-            raise BadInput(f"this server holds {limit} episodes at most, got {num_episodes}", param="group_size")
-        if self._num_admitted + num_episodes > limit:
-            room = limit - self._num_admitted
-            raise Busy(f"{limit} episodes may be under way, there is room for {room}", retry_after_s=BUSY_RETRY_S)
-        self._num_admitted += num_episodes
-
     async def _open(self, tenant_id: str, key_id: str | None, request: EpisodeRequest) -> str:
-        with self._given_back(1):
-            environment = await self._environment(request.env)
-            episode_id = await self._recorder.open(self._episode(tenant_id, key_id, request, environment))
+        with self._admission.given_back_on_error(1):
+            environment = await self._opening.environment(request.env)
+            episode_id = await self._recorder.open(self._opening.episode(tenant_id, key_id, request, environment))
         self._launch(episode_id, request, environment, may_move_on=self._slots.locked())
         return episode_id
 
     async def _open_group(
         self, tenant_id: str, key_id: str | None, request: EpisodeRequest, group_size: int
     ) -> EpisodeGroup:
-        with self._given_back(group_size):
-            environment = await self._environment(request.env)
-            new = self._episode(tenant_id, key_id, request, environment)
+        with self._admission.given_back_on_error(group_size):
+            environment = await self._opening.environment(request.env)
+            new = self._opening.episode(tenant_id, key_id, request, environment)
             group = await self._recorder.open_group(new, group_size)
         for episode_id in group.episode_ids:
             self._launch(episode_id, request, environment, may_move_on=False)
         return group
-
-    @contextmanager
-    def _given_back(self, num_episodes: int) -> Iterator[None]:
-        """What was admitted is free again when the episodes could not be opened."""
-        try:
-            yield
-        except BaseException:
-            self._num_admitted -= num_episodes
-            raise
-
-    async def _environment(self, name: str) -> ChangedEnvironment:
-        base = self._environments.get(name)
-        if base is None:
-            known = ", ".join(sorted(self._environments))
-            raise UnknownName(f"no environment {name!r}; there are: {known}", param="env")
-        return under_changes(base, await self._recorder.active_changes(name))
-
-    def _episode(
-        self, tenant_id: str, key_id: str | None, request: EpisodeRequest, environment: ChangedEnvironment
-    ) -> EpisodeNew:
-        try:
-            task = environment.task(request.task_id)
-        except KeyError as error:
-            raise UnknownName(f"no task {request.task_id!r} in {request.env}", param="task_id") from error
-        return EpisodeNew(
-            tenant_id=tenant_id,
-            key_id=key_id,
-            env=request.env,
-            task_id=request.task_id,
-            split=task.split,
-            env_revision=env_revision(environment.base, environment.changes),
-            sampling=request.sampling,
-            limits=request.limits,
-            template_hash=self._renderer.template_hash,
-            tools_hash=tool_schema_hash(environment.tools()),
-            weight_version=request.weight_version,
-            metadata=request.metadata,
-            untrainable_reason=request.untrainable_reason,
-            traceparent=tracing.traceparent(),
-        )
 
     def _launch(
         self, episode_id: str, request: EpisodeRequest, environment: ChangedEnvironment, *, may_move_on: bool
@@ -264,7 +213,7 @@ class EpisodeRunner:
         flight.task.add_done_callback(lambda _: self._land(flight))
 
     def _land(self, flight: _Flight) -> None:
-        self._num_admitted -= 1
+        self._admission.give_back(1)
         del self._flights[flight.episode_id]
         flight.log.close()
 
@@ -293,7 +242,7 @@ class EpisodeRunner:
     async def _act(self, flight: _Flight, environment: ChangedEnvironment) -> tuple[StopReason, Artifact]:
         async with self._slots:
             if flight.may_move_on:
-                environment = await self._environment(flight.request.env)
+                environment = await self._opening.environment(flight.request.env)
             engine = self._engine_of(flight.episode_id)
             policy = Policy(
                 engine,

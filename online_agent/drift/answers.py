@@ -14,7 +14,7 @@ from typing import Any
 
 from scipy.stats import betabinom
 
-from online_agent.config.settings import DriftSettings
+from online_agent.config.training import DriftSettings
 from online_agent.store.records import AnswerCounts, AnswerShare
 from online_agent.store.session import Database
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from online_agent.agent.interruption import Interrupter
-from online_agent.config.settings import AgentSettings, GatewaySettings
+from online_agent.config.serving import AgentSettings, GatewaySettings
 from online_agent.errors import BadInput, Busy, Conflict, NotFound, UnknownName
 from online_agent.gateway.answer_reader import AnswerReader
 from online_agent.gateway.call_watch import CallWatch, TellCalls

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 
-from online_agent.config.settings import GatewaySettings
+from online_agent.config.serving import GatewaySettings
 from online_agent.errors import Busy
 from online_agent.store.session import Database
 from online_agent.store.threaded import ThreadedDatabase

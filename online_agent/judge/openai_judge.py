@@ -14,7 +14,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from online_agent.config.settings import JudgeSettings
+from online_agent.config.signal import JudgeSettings
 from online_agent.errors import ConfigError, JudgeFailed, JudgeUnavailable
 from online_agent.judge.protocol import JudgeCase, Judgement
 

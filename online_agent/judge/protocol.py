@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
-from online_agent.config.settings import JudgeSettings
+from online_agent.config.signal import JudgeSettings
 from online_agent.errors import ConfigError
 
 OPENAI = "openai"

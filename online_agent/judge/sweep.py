@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from online_agent.config.settings import JudgeSettings
+from online_agent.config.signal import JudgeSettings
 from online_agent.errors import Busy, Conflict, JudgeFailed, JudgeUnavailable, NotFound
 from online_agent.judge.protocol import Judge, JudgeCase, Judgement
 from online_agent.redaction import Redactor

@@ -26,18 +26,17 @@ from online_agent.config.settings import Settings
 from online_agent.errors import BrokerUnavailable, ConfigError, Fenced, StorageFull
 from online_agent.learner.old_logits.protocol import OldLogits
 from online_agent.learner.old_logits.step import filled, settled, with_cost
-from online_agent.learner.report import ReferenceReset, StepReport
+from online_agent.learner.report import ReferenceReset, StepReport, headline
+from online_agent.learner.reservation import PROCESS_NAME, reserve_batch
 from online_agent.learner.stages import Stage
 from online_agent.learner.tracing import TracedStep, traced_step
-from online_agent.store.records import Control, FeedbackRule, ResetRequest, StepNew, VersionNew
-from online_agent.store.repositories.steps import step_identity
+from online_agent.store.records import Control, ResetRequest, VersionNew
 from online_agent.store.session import Database, Transaction
 from online_agent.telemetry.logging import get_logger
 from online_agent.types import TrainingEpisode, VersionOrigin
 from online_agent.weights.experts import read_expert_shape
 from online_agent.weights.store import WeightStore
 
-PROCESS_NAME = "learner"
 POLL_S = 0.2
 BEAT_S = 2.0
 STORAGE_RETRY_S = 5.0
@@ -131,7 +130,9 @@ class LearnerLoop:
             return True
 
     def _step(self, control: Control) -> bool:
-        reserved = self._reserve()
+        reserved = reserve_batch(
+            self._db, self._settings, version=self.version, fence=self._fence, needs_experts=self._needs_experts
+        )
         if reserved is None:
             return False
         step, episodes = reserved
@@ -164,7 +165,7 @@ class LearnerLoop:
             version=version,
             is_warmup=report.is_warmup,
             seconds=round(time.perf_counter() - started, 3),
-            **_headline(report.metrics),
+            **headline(report.metrics),
         )
         self._announce(version)
 
@@ -174,37 +175,6 @@ class LearnerLoop:
         if not has_experts:
             _log.info("routing is not replayed: the policy has no experts", recipe=self._settings.learner.recipe)
         return has_experts
-
-    def _reserve(self) -> tuple[int, list[TrainingEpisode]] | None:
-        learner = self._settings.learner
-        with self._db.transaction() as tx:
-            step = tx.steps.next_step()
-            episodes = tx.episodes.reserve(
-                step,
-                learner.batch_episodes,
-                self.version,
-                learner.max_staleness_versions,
-                FeedbackRule(self._settings.feedback.rule),
-                group_size=self._group_size,
-                needs_experts=self._needs_experts,
-            )
-            if not episodes:
-                return None
-            ids = [episode.id for episode in episodes]
-            tx.steps.reserve(
-                StepNew(
-                    step=step,
-                    episode_ids=ids,
-                    identity=step_identity(ids, learner.recipe, learner.seed),
-                    parent_version=self.version,
-                    fence=self._fence,
-                    owner=PROCESS_NAME,
-                    lease_s=learner.lease_s,
-                    recipe=learner.recipe,
-                    seed=learner.seed,
-                )
-            )
-        return step, episodes
 
     def _publish(self, step: int, report: StepReport, resets: Sequence[ReferenceReset]) -> int:
         """Write, rename, commit. Raises Fenced or StorageFull; the step has not happened then."""
@@ -318,22 +288,3 @@ class LearnerLoop:
         self._beaten_at = now
         with self._db.transaction() as tx:
             tx.processes.beat(PROCESS_NAME, os.getpid(), self._incarnation, {"version": self.version})
-
-
-_HEADLINE = (
-    "tokens/total",
-    "tokens/masked_share",
-    "mismatch/current_version_max_abs_logp",
-    "batch/reward_mean",
-    "critic/explained_variance",
-    "critic/grad_norm",
-    "actor/grad_norm",
-    "staleness/mean_versions",
-    "ewma/active_share",
-    "seconds/total",
-)
-
-
-def _headline(metrics: Mapping[str, object]) -> dict[str, object]:
-    """The metrics worth a log line, with names that are legal as fields."""
-    return {key.replace("/", "_"): metrics[key] for key in _HEADLINE}

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from online_agent.config.settings import LoraSettings
+from online_agent.config.training import LoraSettings
 from online_agent.errors import ConfigError, CorruptVersion, WeightsError
 from online_agent.learner.models import Actor
 from online_agent.weights.adapter import (

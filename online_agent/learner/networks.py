@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.errors import ConfigError
 from online_agent.learner.lora import TrainedAdapter, attach_adapter, base_of, plain_names
 from online_agent.learner.models import Actor, Critic, load_causal_lm

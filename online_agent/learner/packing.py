@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.errors import ConfigError
 from online_agent.learner.last_layer import hidden_rows, is_known_decoder
 

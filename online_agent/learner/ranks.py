@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 
 _LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 # Ranks other than the first wait in a collective for as long as the queue is empty.

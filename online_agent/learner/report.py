@@ -160,3 +160,22 @@ def batch_metrics(sheet: MetricSheet, episodes: Sequence[TrainingEpisode], versi
         staleness__max_versions=float(max(stale)) if stale else None,
         staleness__histogram=[0] * (max_staleness + 1) if histogram is None else [int(n) for n in histogram],
     )
+
+
+_HEADLINE = (
+    "tokens/total",
+    "tokens/masked_share",
+    "mismatch/current_version_max_abs_logp",
+    "batch/reward_mean",
+    "critic/explained_variance",
+    "critic/grad_norm",
+    "actor/grad_norm",
+    "staleness/mean_versions",
+    "ewma/active_share",
+    "seconds/total",
+)
+
+
+def headline(metrics: Mapping[str, object]) -> dict[str, object]:
+    """The metrics worth a log line, with names that are legal as fields."""
+    return {key.replace("/", "_"): metrics[key] for key in _HEADLINE}

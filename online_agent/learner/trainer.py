@@ -20,7 +20,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner import checkpoint
 from online_agent.learner.batching import MicroBatch, collate, non_pad_share, num_fed_tokens, plan, unfit_reason
 from online_agent.learner.credit import reward_credit, spread, whitened

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.adamw import MOMENTS, even_adamw
 from online_agent.learner.branch_sums import sum_inside_modules_first
 from online_agent.learner.ranks import Ranks

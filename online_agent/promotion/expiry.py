@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from online_agent.config.settings import TenantSettings
+from online_agent.config.signal import TenantSettings
 from online_agent.store.session import Database
 from online_agent.telemetry.logging import get_logger
 

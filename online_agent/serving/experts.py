@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.errors import ConfigError
 from online_agent.types import RoutedExperts
 from online_agent.weights.experts import ExpertShape, read_expert_shape

@@ -21,7 +21,8 @@ from pathlib import Path
 import orjson
 import psutil
 
-from online_agent.config.settings import EngineSettings, LoraSettings
+from online_agent.config.serving import EngineSettings
+from online_agent.config.training import LoraSettings
 from online_agent.errors import ConfigError
 from online_agent.serving.experts import recorded_experts
 from online_agent.supervisor.lifeline import die_with_parent

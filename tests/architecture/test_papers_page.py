@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.recipes import RECIPES, Recipe
 from online_agent.recipes import parts as recipe_parts
 

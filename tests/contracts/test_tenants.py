@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from online_agent.config.settings import FeedbackSettings
+from online_agent.config.signal import FeedbackSettings
 from online_agent.store.session import Transaction
 from tests.contracts.test_http_contract import operations
 from tests.fakes.episodes import commit_step, reserve_step

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 from openai import OpenAI
 
-from online_agent.config.settings import GatewaySettings
+from online_agent.config.serving import GatewaySettings
 from online_agent.gateway.gateway import Gateway
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient

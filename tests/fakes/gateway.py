@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from online_agent.agent.interruption import Interrupter, PauseLimits
-from online_agent.config.settings import GatewaySettings
+from online_agent.config.serving import GatewaySettings
 from online_agent.gateway.gateway import Gateway
 from online_agent.gateway.idle_sweep import IdleSweep
 from online_agent.rendering import ChatRenderer

@@ -13,7 +13,8 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from envs.types import Verdict
-from online_agent.config.settings import LearnerSettings, Settings, WeightsSettings
+from online_agent.config.settings import Settings
+from online_agent.config.training import LearnerSettings, WeightsSettings
 from online_agent.learner.loop import LearnerLoop
 from online_agent.learner.stages import Stage
 from online_agent.learner.trainer import PolicyTrainer

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.team import Team, follow
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.recipes import Recipe, find_recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.dedicated import DedicatedRoute
 from online_agent.weights.store import WeightStore
 from tests.fakes.policy_versions import VERSIONS, mixed_episodes

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from online_agent.config.settings import ApiSettings
+from online_agent.config.serving import ApiSettings
 from tests.fakes.api import on_a_port
 from tests.fakes.gateway import open_desk
 from tests.fakes.tiny_model import write_tiny_model

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from envs.types import Verdict
-from online_agent.config.settings import LoraSettings
+from online_agent.config.training import LoraSettings
 from online_agent.learner.lora import merged_weights
 from online_agent.learner.models import load_causal_lm
 from online_agent.promotion.publish import publish

@@ -11,7 +11,8 @@ import numpy as np
 import orjson
 import pytest
 
-from online_agent.config.settings import LearnerSettings, Settings, WeightsSettings
+from online_agent.config.settings import Settings
+from online_agent.config.training import LearnerSettings, WeightsSettings
 from online_agent.learner.loop import LearnerLoop
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.types import EpisodeStatus

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from online_agent.config.settings import LearnerSettings, WeightsSettings
+from online_agent.config.training import LearnerSettings, WeightsSettings
 from online_agent.learner.loop import LearnerLoop
 from online_agent.learner.report import METRIC_KEYS, ReferenceReset, StepReport
 from online_agent.learner.stages import Stage

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from tests.fakes.learner_rank import ORIGIN, RUNS, STAGES
 from tests.fakes.tiny_model import write_tiny_model
 

@@ -16,7 +16,9 @@ import torch
 
 from envs.types import Verdict
 from online_agent.agent.runner import EpisodeRequest, EpisodeRunner
-from online_agent.config.settings import AgentSettings, EngineSettings, LearnerSettings, Settings, WeightsSettings
+from online_agent.config.serving import AgentSettings, EngineSettings
+from online_agent.config.settings import Settings
+from online_agent.config.training import LearnerSettings, WeightsSettings
 from online_agent.learner.batching import collate
 from online_agent.learner.loop import LearnerLoop
 from online_agent.learner.models import Actor, load_causal_lm

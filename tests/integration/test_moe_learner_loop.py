@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from tests.fakes.deepspeed_warnings import SILENCED
 from tests.fakes.episodes import graded_group
 from tests.fakes.learner import Workplace, new_workplace

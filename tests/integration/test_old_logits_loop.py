@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.loop import LearnerLoop
 from online_agent.learner.old_logits.routes import open_route
 from online_agent.learner.report import METRIC_KEYS

@@ -19,7 +19,7 @@ import pytest
 
 from envs.types import Verdict
 from online_agent.agent.interruption import Interrupter, PauseLimits
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.dedicated import DedicatedRoute
 from online_agent.learner.old_logits.interruption import InterruptionRoute, Patience
 from online_agent.learner.old_logits.protocol import OldLogits

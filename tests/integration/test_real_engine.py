@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.errors import EngineUnavailable, ForeignVersion, OnlineAgentError, SwapFailed
 from online_agent.serving.client import EngineClient, new_rid
 from online_agent.serving.launcher import EngineProcess

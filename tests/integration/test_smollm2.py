@@ -23,7 +23,8 @@ from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from envs.types import ToolSpec
-from online_agent.config.settings import EngineSettings, LearnerSettings
+from online_agent.config.serving import EngineSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.batching import collate
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.recipes import find_recipe

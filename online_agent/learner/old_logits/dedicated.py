@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.protocol import OldLogitsCost
 from online_agent.learner.old_logits.scoring import nothing_scored
 from online_agent.learner.old_logits.second_model import SecondModel, SecondModelGone

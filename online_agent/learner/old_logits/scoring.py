@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.errors import CorruptVersion
 from online_agent.learner.batching import MicroBatch, collate, plan
 from online_agent.learner.expert_layout import fuse_experts

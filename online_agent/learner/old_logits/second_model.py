@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.scoring import Scorer
 from online_agent.learner.old_logits.snapshot import score_each_under_its_own
 from online_agent.learner.old_logits.window import VersionWindow

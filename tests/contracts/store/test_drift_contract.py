@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from online_agent.config.settings import DriftSettings, Settings
+from online_agent.config.settings import Settings
+from online_agent.config.training import DriftSettings
 from online_agent.drift.monitor import CONFIRMED, DETECTED
 from online_agent.drift.scan import scan
 from online_agent.store.records import ChangeNew

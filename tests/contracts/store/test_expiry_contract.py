@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from online_agent.config.settings import TenantSettings
+from online_agent.config.signal import TenantSettings
 from online_agent.promotion.expiry import BATCH, DAY_S, erase_expired
 from online_agent.store.records import EpisodeNew
 from online_agent.store.session import Database

@@ -14,7 +14,7 @@ import pytest
 from envs.protocols import Environment
 from envs.types import Verdict
 from online_agent.agent.runner import EpisodeRequest, EpisodeRunner
-from online_agent.config.settings import AgentSettings
+from online_agent.config.serving import AgentSettings
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
 from online_agent.store.records import EpisodeGroup, EpisodeRecord, TurnRecord

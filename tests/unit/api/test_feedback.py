@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import FeedbackSettings
+from online_agent.config.signal import FeedbackSettings
 from tests.fakes.api import World, open_world
 
 

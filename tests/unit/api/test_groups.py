@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import AgentSettings, LearnerSettings
+from online_agent.config.serving import AgentSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.errors import Busy
 from tests.fakes.api import World, open_world
 

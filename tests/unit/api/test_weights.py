@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import ApiSettings
+from online_agent.config.serving import ApiSettings
 from online_agent.promotion.rollback import REQUEST
 from online_agent.store.records import VersionNew
 from online_agent.types import VersionOrigin, VersionState

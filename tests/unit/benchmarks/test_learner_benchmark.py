@@ -14,7 +14,7 @@ from benchmarks.learner_batch import ModelSize, num_real_tokens, recorded_episod
 from benchmarks.plain_torch import PlainTorch, gae, padded_batches
 from benchmarks.report import medians
 from online_agent.cli.bench import app
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.recipes import find_recipe
 from tests.fakes.deepspeed_warnings import SILENCED

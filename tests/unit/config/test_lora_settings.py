@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import LoraSettings, load_settings
+from online_agent.config.settings import load_settings
+from online_agent.config.training import LoraSettings
 from online_agent.errors import ConfigError
 from online_agent.serving.adapter_client import AdapterClient
 from online_agent.serving.client import EngineClient

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from online_agent.config.settings import DriftSettings
+from online_agent.config.training import DriftSettings
 from online_agent.drift.answers import AnswerAlarm, chance_of, scan_answers
 from online_agent.store.models import Completion
 from online_agent.store.records import AnswerCounts, AnswerShare, VersionNew

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from envs.types import Artifact, Verdict
-from online_agent.config.settings import DriftSettings, Settings
+from online_agent.config.settings import Settings
+from online_agent.config.training import DriftSettings
 from online_agent.drift.monitor import CONFIRMED, DETECTED, REBASELINED
 from online_agent.drift.scan import scan, state_name
 from online_agent.store.records import ChangeNew, EpisodeNew

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import GatewaySettings
+from online_agent.config.serving import GatewaySettings
 from tests.fakes.gateway import READ_FILE, RUN_TESTS, ClientDesk, open_desk
 
 USER = {"role": "user", "content": "fix it"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import GatewaySettings
+from online_agent.config.serving import GatewaySettings
 from online_agent.store.records import StepNew
 from online_agent.store.repositories.steps import step_identity
 from online_agent.types import EpisodeStatus

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.gateway.capture import UNDER_GRAMMAR
 from tests.fakes.gateway import MODEL, READ_FILE, ClientDesk, open_desk
 

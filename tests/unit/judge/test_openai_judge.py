@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import JudgeSettings, load_settings
+from online_agent.config.settings import load_settings
+from online_agent.config.signal import JudgeSettings
 from online_agent.errors import ConfigError, JudgeFailed, JudgeUnavailable
 from online_agent.judge.openai_judge import OpenAiJudge
 from online_agent.judge.protocol import Judge, JudgeCase, Judgement, load_judge

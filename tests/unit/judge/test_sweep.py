@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import JudgeSettings
+from online_agent.config.signal import JudgeSettings
 from online_agent.errors import JudgeFailed, JudgeUnavailable
 from online_agent.judge.openai_judge import OpenAiJudge
 from online_agent.judge.protocol import JudgeCase, Judgement

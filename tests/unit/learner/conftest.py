@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.recipes import Recipe, find_recipe
 from tests.fakes.tiny_model import write_tiny_model

@@ -6,7 +6,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from online_agent.config.settings import LoraSettings
+from online_agent.config.training import LoraSettings
 from online_agent.errors import ConfigError, CorruptVersion
 from online_agent.learner import lora
 from online_agent.learner.batching import collate

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from online_agent.config.settings import LearnerSettings, LoraSettings
+from online_agent.config.training import LearnerSettings, LoraSettings
 from online_agent.errors import ConfigError, ForeignVersion
 from online_agent.learner import lora
 from online_agent.learner.models import load_causal_lm

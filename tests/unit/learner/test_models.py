@@ -14,7 +14,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.errors import ConfigError
 from online_agent.learner.batching import collate
 from online_agent.learner.last_layer import is_known_decoder

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.models import Critic
 from online_agent.learner.trainer import PolicyTrainer
 from online_agent.recipes import find_recipe

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.errors import ConfigError
 from online_agent.learner import packing
 from online_agent.learner.batching import collate

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.errors import ConfigError
 from online_agent.learner.batching import collate, num_fed_tokens
 from online_agent.learner.last_layer import is_known_decoder

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.ranks import join_ranks
 from online_agent.learner.zero_engine import ZeroEngine
 from tests.fakes.deepspeed_warnings import SILENCED

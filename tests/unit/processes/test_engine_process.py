@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from online_agent.config.settings import EngineSettings, LearnerSettings, LoraSettings, Settings
+from online_agent.config.serving import EngineSettings
+from online_agent.config.settings import Settings
+from online_agent.config.training import LearnerSettings, LoraSettings
 from online_agent.errors import CorruptVersion, EngineUnavailable, SwapFailed
 from online_agent.processes import engine
 from online_agent.store.records import VersionNew

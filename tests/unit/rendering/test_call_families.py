@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from online_agent.config.settings import ToolCallFamily
+from online_agent.config.serving import ToolCallFamily
 from online_agent.rendering.call_families import FAMILIES, HERMES, foreign_family
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.errors import ConfigError
 from online_agent.serving.answers import parse_generation
 from online_agent.serving.experts import ExpertsAsked, parse_experts, recorded_experts

@@ -12,7 +12,8 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from online_agent.config.settings import EngineSettings, LoraSettings
+from online_agent.config.serving import EngineSettings
+from online_agent.config.training import LoraSettings
 from online_agent.errors import ConfigError
 from online_agent.serving import launcher
 from online_agent.serving.launcher import CPU_STUB_DIR, EngineCommand, EngineProcess, context_length, engine_command

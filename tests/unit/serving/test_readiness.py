@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import EngineSettings
+from online_agent.config.serving import EngineSettings
 from online_agent.errors import EngineUnavailable, SwapFailed
 from online_agent.serving import launcher
 from online_agent.serving.client import EngineClient

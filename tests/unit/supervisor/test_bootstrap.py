@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import Settings, WeightsSettings, load_settings
+from online_agent.config.settings import Settings, load_settings
+from online_agent.config.training import WeightsSettings
 from online_agent.errors import ConfigError, WeightsError
 from online_agent.store.session import Database
 from online_agent.supervisor.bootstrap import prepare

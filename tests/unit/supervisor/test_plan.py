@@ -10,7 +10,9 @@ from threading import Thread
 
 from pydantic import SecretStr
 
-from online_agent.config.settings import ApiSettings, BrokerSettings, EngineSettings, LearnerSettings, load_settings
+from online_agent.config.serving import ApiSettings, EngineSettings
+from online_agent.config.settings import BrokerSettings, load_settings
+from online_agent.config.training import LearnerSettings
 from online_agent.supervisor.plan import Deployment, api_file, plan_deployment, write_api_file
 from online_agent.supervisor.readiness import announce_ready, answers_http, has_announced
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.scoring import Scorer
 from online_agent.weights.store import WeightStore
 from tests.fakes.policy_versions import VERSIONS, write_versions

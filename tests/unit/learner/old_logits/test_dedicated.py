@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.dedicated import DedicatedRoute
 from online_agent.learner.old_logits.second_model import SecondModel
 from online_agent.learner.old_logits.snapshot import SnapshotRoute, num_missing

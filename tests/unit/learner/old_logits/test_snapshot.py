@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from online_agent.config.settings import LearnerSettings
+from online_agent.config.training import LearnerSettings
 from online_agent.learner.old_logits.scoring import Scorer, read_weights
 from online_agent.learner.old_logits.snapshot import SnapshotRoute, num_missing
 from online_agent.learner.old_logits.window import VersionWindow
