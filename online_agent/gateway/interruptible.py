@@ -9,38 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import Any, TypeVar
-
-import numpy as np
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from online_agent.agent.generations import join
+from online_agent.agent.interruptible_calls import InterruptibleCalls, nothing
 from online_agent.agent.interruption import Interrupter
-from online_agent.errors import EngineError
 from online_agent.gateway.sampler import Engine
 from online_agent.serving.client import new_rid
 from online_agent.serving.streams import StreamPart
 from online_agent.store.records import PartialGenerationNew
 from online_agent.types import Generation, Int32Array, Sampling, Span, SpanKind
 
-T = TypeVar("T")
 
-
-class InterruptibleChoice:
+class InterruptibleChoice(InterruptibleCalls):
     """An ``Engine`` for the calls of one choice, which come one after another. ``episode_id`` is None for an answer
     that is not stored: it is held and cut off like any other, and nothing of it is scored.
     """
 
     def __init__(self, engine: Engine, interrupter: Interrupter, episode_id: str | None, temperature: float) -> None:
-        self._engine, self._gate = engine, interrupter.gate
+        super().__init__(engine, interrupter.gate)
+        self._engine = engine
         self._interrupter, self._episode_id, self._temperature = interrupter, episode_id, temperature
-        self._rid = ""
-        self._is_aborted = self._is_interrupted = False
-        self._wake = asyncio.Event()
         self._is_over = asyncio.Event()
         self._is_over.set()
-        self._waiting: asyncio.Future[Any] | None = None
-        """For the first of what the engine answers; only until then can the call be sent again unnoticed."""
         self._prompt_ids: Int32Array | None = None
         self._so_far: Generation | None = None
         interrupter.follow(self)
@@ -77,7 +69,7 @@ class InterruptibleChoice:
                 piece = await self._first(asked)
                 if piece is not None and not self._is_sent_again(piece):
                     return self._kept(piece)
-        return _nothing(len(input_ids))
+        return nothing(len(input_ids))
 
     async def generate_stream(
         self,
@@ -104,19 +96,7 @@ class InterruptibleChoice:
                 self._kept(part.generation)
                 yield part
                 return
-        yield StreamPart([], [], [], _nothing(len(input_ids)))
-
-    async def abort(self, rid: str) -> None:
-        """The generation that was begun under ``rid`` ends with what it has."""
-        self._is_aborted = True
-        self._wake.set()
-        await self._engine.abort(self._rid)
-
-    async def interrupt(self) -> None:
-        """The call under way comes back with what it has. The gate must be closed."""
-        self._is_interrupted = True
-        with contextlib.suppress(EngineError):  # the pause that follows aborts it too
-            await self._engine.abort(self._rid)
+        yield StreamPart([], [], [], nothing(len(input_ids)))
 
     async def settle(self, timeout_s: float) -> None:
         """The call came back in time, or is called back to be sent again.
@@ -126,9 +106,7 @@ class InterruptibleChoice:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._is_over.wait(), timeout_s)
             return
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.cancel()
-            await asyncio.wait({self._waiting})
+        await self._call_back()
 
     def under_way(self) -> PartialGenerationNew | None:
         """What was sampled so far and may not be part of a turn yet."""
@@ -144,21 +122,9 @@ class InterruptibleChoice:
         self._interrupter.forget(self)
 
     def _begin(self, input_ids: Int32Array, rid: str) -> None:
-        self._rid, self._is_aborted = rid, False
-        self._wake.clear()
+        self._begin_call(rid)
         if self._so_far is None:
             self._prompt_ids = input_ids
-
-    async def _is_let_in(self) -> bool:
-        """True once the gate is open; False when the call was aborted before."""
-        while not self._gate.is_set() and not self._is_aborted:
-            waits = [asyncio.ensure_future(event.wait()) for event in (self._gate, self._wake)]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-        return not self._is_aborted
 
     @contextlib.asynccontextmanager
     async def _calling(self) -> AsyncIterator[None]:
@@ -170,18 +136,6 @@ class InterruptibleChoice:
             self._is_over.set()
             self._rid = new_rid()  # the server may still hold the call that was cut off under the old one
 
-    async def _first(self, answer: Awaitable[T]) -> T | None:
-        """What the engine answers first; None when an interruption called the call back before."""
-        waiting = asyncio.ensure_future(answer)
-        self._waiting = waiting
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if not self._is_interrupted or (current is not None and current.cancelling()):
-                raise
-            return None
-
     def _is_sent_again(self, generation: Generation) -> bool:
         """Whether the call was cut off by an interruption before it had sampled anything."""
         is_empty = generation.finish_reason == "abort" and not len(generation.token_ids)
@@ -190,8 +144,3 @@ class InterruptibleChoice:
     def _kept(self, piece: Generation) -> Generation:
         self._so_far = piece if self._so_far is None else join(self._so_far, piece)
         return piece
-
-
-def _nothing(num_prompt_tokens: int) -> Generation:
-    """What an aborted call gives that had not begun."""
-    return Generation(np.empty(0, np.int32), np.empty(0, np.float32), (), "abort", num_prompt_tokens)
