@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
 
 from online_agent.config.signal import JudgeSettings
 from online_agent.errors import Busy, Conflict, JudgeFailed, JudgeUnavailable, NotFound
@@ -22,12 +21,11 @@ from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer
 from online_agent.store.records import DueJudgement, FeedbackNew, FeedbackTrust
 from online_agent.store.session import Database, Transaction
+from online_agent.store.threaded import ThreadedDatabase
 from online_agent.telemetry.logging import get_logger
 from online_agent.types import Span, SpanKind
 
 log = get_logger(__name__)
-
-T = TypeVar("T")
 
 SOURCE = "judge"
 GIVEN, FAILED, UNAVAILABLE = "given", "failed", "unavailable"
@@ -48,8 +46,13 @@ class JudgeSweep:
         threads: Executor,
         tell: Callable[[str], None] = lambda outcome: None,
     ) -> None:
-        self._db, self._renderer, self._judge, self._settings = db, renderer, judge, settings
-        self._trust, self._redactor, self._threads, self._tell = trust, redactor, threads, tell
+        self._store, self._renderer, self._judge, self._settings = (
+            ThreadedDatabase(db, threads),
+            renderer,
+            judge,
+            settings,
+        )
+        self._trust, self._redactor, self._tell = trust, redactor, tell
         self._owner = secrets.token_hex(8)
         self._task: asyncio.Task[None] | None = None
 
@@ -64,7 +67,7 @@ class JudgeSweep:
 
     async def once(self) -> int:
         """How many answers were judged or given up. Stops at the first case that the judge is not there for."""
-        due = await self._on_thread(self._due)
+        due = await self._store.write(self._due)
         num_done = 0
         for start in range(0, len(due), self._settings.num_at_once):
             outcomes = await asyncio.gather(
@@ -89,7 +92,7 @@ class JudgeSweep:
         """The outcome, stored unless the judge is to be asked again."""
         judgement: Judgement | None = None
         try:
-            judgement = await self._judge.judge(await self._on_thread(partial(self._case, due)))
+            judgement = await self._judge.judge(await self._store.read(partial(self._case, due)))
             outcome = GIVEN
         except JudgeUnavailable as error:
             log.warning("judge not there", reason=error.message)
@@ -98,20 +101,18 @@ class JudgeSweep:
         except (JudgeFailed, NotFound) as error:
             log.warning("answer not judged", episode_id=due.episode_id, turn=due.turn, reason=error.message)
             outcome = FAILED
-        await self._on_thread(partial(self._store, due, outcome, judgement))
+        await self._store.write(partial(self._settled, due, outcome, judgement))
         self._tell(outcome)
         return outcome
 
-    def _due(self) -> list[DueJudgement]:
-        with self._db.transaction() as tx:
-            lease_s = self._settings.interval_s + self._settings.batch * self._settings.timeout_s
-            if not tx.leases.acquire(_LEASE, self._owner, lease_s):
-                return []
-            return tx.judgements.due(self._settings.batch)
+    def _due(self, tx: Transaction) -> list[DueJudgement]:
+        lease_s = self._settings.interval_s + self._settings.batch * self._settings.timeout_s
+        if not tx.leases.acquire(_LEASE, self._owner, lease_s):
+            return []
+        return tx.judgements.due(self._settings.batch)
 
-    def _case(self, due: DueJudgement) -> JudgeCase:
-        with self._db.reading() as tx:
-            spans = tx.clients.spans_of(due.episode_id, (due.turn, due.next_turn))
+    def _case(self, due: DueJudgement, tx: Transaction) -> JudgeCase:
+        spans = tx.clients.spans_of(due.episode_id, (due.turn, due.next_turn))
         if due.turn not in spans or due.next_turn not in spans:
             raise NotFound(f"the turns of {due.episode_id} are gone")
         asked, answer = self._texts(spans[due.turn])
@@ -126,10 +127,9 @@ class JudgeSweep:
         asked, answer = ("".join(self._renderer.decode(span.token_ids) for span in part)[-limit:] for part in parts)
         return asked, answer
 
-    def _store(self, due: DueJudgement, outcome: str, judgement: Judgement | None) -> None:
-        with self._db.transaction() as tx:
-            if tx.judgements.add(due, outcome) and judgement is not None:
-                self._give(tx, due, judgement)
+    def _settled(self, due: DueJudgement, outcome: str, judgement: Judgement | None, tx: Transaction) -> None:
+        if tx.judgements.add(due, outcome) and judgement is not None:
+            self._give(tx, due, judgement)
 
     def _give(self, tx: Transaction, due: DueJudgement, judgement: Judgement) -> None:
         text = self._redactor.text(judgement.reason) or None
@@ -140,6 +140,3 @@ class JudgeSweep:
             log.warning("verdict not kept", episode_id=due.episode_id, reason=error.message)
             return
         tx.clients.settle(due.episode_id)
-
-    async def _on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
