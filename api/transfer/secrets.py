@@ -12,7 +12,7 @@ from online_agent.redaction import Redactor
 from online_agent.redaction.tokens import blanked
 from online_agent.rendering import ChatRenderer
 from online_agent.store.records import ImportNew, TurnNew
-from online_agent.types import Span, ToolCall
+from online_agent.types import Span
 
 HELD_A_SECRET = "a secret stood in it: its ids are blank"
 
@@ -36,10 +36,7 @@ def _turn(turn: TurnNew, redactor: Redactor) -> TurnNew:
     return replace(
         turn,
         text=redactor.text(turn.text),
-        tool_calls=[
-            ToolCall(call.name, redactor.json(call.arguments), call.error and redactor.text(call.error))
-            for call in turn.tool_calls
-        ],
+        tool_calls=[redactor.call(call) for call in turn.tool_calls],
         observations=[Observation(redactor.text(o.text), o.is_error, o.is_final) for o in turn.observations],
     )
 

@@ -29,10 +29,7 @@ class Secrets:
 
     def calls(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """As they are stored; what is run is what was sampled."""
-        return [
-            ToolCall(call.name, self._redactor.json(call.arguments), call.error and self._redactor.text(call.error))
-            for call in calls
-        ]
+        return [self._redactor.call(call) for call in calls]
 
     def _texts_of(self, token_ids: Int32Array) -> list[str]:
         calls = parse_tool_calls(self._renderer.decode(token_ids))

@@ -67,8 +67,7 @@ class Secrets:
         return ToolSpec(tool.name, self._redactor.text(tool.description), self._redactor.json(tool.parameters))
 
     def _unread(self, call: ToolCall) -> ToolCall:
-        error = None if call.error is None else self._redactor.text(call.error)
-        return ToolCall(self._redactor.text(call.name), self._redactor.json(call.arguments), error)
+        return replace(self._redactor.call(call), name=self._redactor.text(call.name))
 
     def _answer(self, answer: AnswerText) -> AnswerText:
         stop = answer.stop_string

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import orjson
 
 from online_agent.redaction.patterns import DEFAULT_KINDS, KNOWN_FORMS, SecretPattern, own_pattern
+from online_agent.types import ToolCall
 
 MAX_KNOWN_CLEAN = 65_536
 """Texts without a secret that are remembered, by hash and length: a client sends its whole history with every call."""
@@ -57,6 +58,10 @@ class Redactor:
         if redacted == text:
             self._remember(mark)
         return redacted
+
+    def call(self, call: ToolCall) -> ToolCall:
+        """Its arguments and what is said of a call that could not be read; a name that was read holds no text."""
+        return replace(call, arguments=self.json(call.arguments), error=call.error and self.text(call.error))
 
     def json(self, value: Any) -> Any:
         """The JSON value with all its texts redacted, the names of its fields too."""
