@@ -26,6 +26,7 @@ from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
 from online_agent.store.session import Database, Transaction
+from online_agent.store.threaded import ThreadedDatabase
 from online_agent.weights.store import WeightStore
 
 T = TypeVar("T")
@@ -95,19 +96,10 @@ class Runtime:
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """The result of ``work``, committed when this returns."""
-
-        def run() -> T:
-            with self.db.transaction() as tx:
-                return work(tx)
-
-        return await asyncio.get_running_loop().run_in_executor(self.threads, run)
+        return await ThreadedDatabase(self.db, self.threads).write(work)
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        def run() -> T:
-            with self.db.reading() as tx:
-                return work(tx)
-
-        return await asyncio.get_running_loop().run_in_executor(self.threads, run)
+        return await ThreadedDatabase(self.db, self.threads).read(work)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         """The result of blocking work that is not the database's: sending a job, reading a manifest."""
