@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 from openai import OpenAI
 
+from online_agent.agent.interruption import Interrupter, PauseLimits
 from online_agent.config.serving import GatewaySettings
 from online_agent.gateway.gateway import Gateway
 from online_agent.rendering import ChatRenderer
@@ -62,11 +63,21 @@ class Site:
 
 
 @asynccontextmanager
-async def open_site(data_dir: Path, real_engine: RealEngine) -> AsyncIterator[Site]:
+async def open_site(data_dir: Path, real_engine: RealEngine, *, is_interrupted: bool = False) -> AsyncIterator[Site]:
+    """``is_interrupted``: the learner may pause the engine."""
     settings = GatewaySettings()
     async with real_engine.client() as engine, open_world(data_dir, gateway=settings) as world:
         renderer = ChatRenderer.load(real_engine.model_dirs[1])
         runtime = world.runtime
-        runtime.gateway = Gateway(world.db, engine, renderer, settings, runtime.settings.agent, runtime.threads)
-        async with on_a_port(world) as client:
+        interrupter = Interrupter(world.db, engine, runtime.threads, PauseLimits(max_pause_s=60.0))
+        runtime.gateway = Gateway(
+            world.db,
+            engine,
+            renderer,
+            settings,
+            runtime.settings.agent,
+            runtime.threads,
+            interrupter=interrupter if is_interrupted else None,
+        )
+        async with interrupter.serving() if is_interrupted else nullcontext(), on_a_port(world) as client:
             yield Site(world, engine, real_engine, renderer, str(client.base_url))
