@@ -16,6 +16,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 
 from api.episodes.tasks import TaskCounter
+from api.keys.known import KnownKeys
 from api.keys.limiter import KeyLimiter
 from api.metrics import ApiMetrics
 from envs.protocols import Environment
@@ -25,6 +26,7 @@ from online_agent.gateway.gateway import Gateway
 from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer
 from online_agent.serving.client import EngineClient
+from online_agent.store.records import KeyRecord
 from online_agent.store.session import Database, Transaction
 from online_agent.store.threaded import ThreadedDatabase
 from online_agent.weights.store import WeightStore
@@ -56,9 +58,16 @@ class Runtime:
     gateway: Gateway | None = None
     renderer: ChatRenderer | None = None
     is_draining: bool = False
+    known_keys: KnownKeys = field(init=False)
     _work: set[asyncio.Task[Any]] = field(default_factory=set)
     _num_waiting: int = 0
     _nobody_waits: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.known_keys = KnownKeys(self.settings.api.key_cache_s, self.db.clock, self._look_up)
+
+    async def _look_up(self, secret: str) -> KeyRecord | None:
+        return await self.read(lambda tx: tx.keys.authenticate(secret))
 
     def keep(self, work: asyncio.Task[Any]) -> None:
         """Hold on to work that may outlive the request that began it; the event loop alone would forget it."""

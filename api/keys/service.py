@@ -27,9 +27,9 @@ async def rotate(runtime: Runtime, caller: Caller, key_id: str, body: KeyRotate,
     """The key with a new secret. Raises NotFound for another tenant's, Conflict for one that opens nothing."""
 
     async def effect() -> Outcome:
-        return _shown_once(
-            *await runtime.write(lambda tx: tx.keys.rotate(caller.tenant_id, key_id, body.overlap_s)), 200
-        )
+        record, secret = await runtime.write(lambda tx: tx.keys.rotate(caller.tenant_id, key_id, body.overlap_s))
+        runtime.known_keys.forget()
+        return _shown_once(record, secret, 200)
 
     return await once(runtime, claim, effect)
 
@@ -48,3 +48,4 @@ async def list_keys(runtime: Runtime, caller: Caller) -> KeyList:
 async def revoke(runtime: Runtime, caller: Caller, key_id: str) -> None:
     """The key opens nothing from now on. Raises NotFound for another tenant's."""
     await runtime.write(lambda tx: tx.keys.revoke(caller.tenant_id, key_id))
+    runtime.known_keys.forget()

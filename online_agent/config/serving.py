@@ -65,11 +65,16 @@ class SandboxSettings(Section):
 
 
 class ApiSettings(Section):
+    """A key that opened is not read from the database again for ``key_cache_s``: what another process revokes opens
+    nothing after that; 0 reads it with every call.
+    """
+
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
     max_body_bytes: PositiveInt = 16_000_000
     drain_timeout_s: PositiveFloat = 30.0
     held_timeout_s: PositiveFloat = 60.0
+    key_cache_s: Annotated[float, Field(ge=0, le=60)] = 1.0
 
 
 ToolCallFamily = Literal[

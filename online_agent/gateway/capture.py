@@ -15,7 +15,7 @@ from online_agent.gateway.prompts import Prompt
 from online_agent.gateway.sampler import SampledChoice
 from online_agent.gateway.secrets import Secrets
 from online_agent.store.expert_rows import pack_experts
-from online_agent.store.records import CompletionNew, EpisodeNew, TurnNew
+from online_agent.store.records import CompletionNew, EpisodeNew, SeenEpisode, TurnNew
 from online_agent.store.session import Database, Transaction
 from online_agent.types import Sampling, Span, SpanKind, StopReason, ToolCall
 
@@ -37,6 +37,7 @@ class Opening:
     parent_id: str | None
     is_known: bool
     is_unnamed: bool
+    seen: SeenEpisode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Capture:
             for choice in choices:
                 if choice.generation.misalignment is not None:
                     tx.episodes.mark_untrainable(episode_id, choice.generation.misalignment)
-            turns = [tx.clients.add(episode_id, new) for new in news]
+            turns = [tx.clients.add(episode_id, new, opening.seen) for new in news]
             if opening.is_unnamed and all(new.is_cut_short for new in news):
                 tx.clients.close(episode_id, StopReason.CANCELLED)
             return Stored(episode_id, turns)

@@ -29,7 +29,7 @@ from online_agent.redaction import Redactor
 from online_agent.rendering import ChatRenderer, tool_schema_hash
 from online_agent.rendering.call_families import FAMILIES
 from online_agent.rendering.tool_schemas import tool_schemas
-from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew
+from online_agent.store.records import CLIENT_ENV, ClientEpisodeRecord, CompletionLink, EpisodeNew, SeenEpisode
 from online_agent.store.repositories.base import check_name, new_id
 from online_agent.store.segments import TurnTree
 from online_agent.store.session import Database, Transaction
@@ -145,7 +145,10 @@ class Gateway:
         if episode is not None and prompt.parent is not None and self._engine.records_experts:
             path = TurnTree(links).path(prompt.parent)
             prompt = replace(prompt, num_routed=tx.clients.num_routed(episode.id, path))
-        return self._opening(tx, caller, call, episode, prompt) if call.is_recorded else None, prompt
+        if not call.is_recorded:
+            return None, prompt
+        seen = None if episode is None else SeenEpisode(episode, links)
+        return self._opening(tx, caller, call, seen, prompt), prompt
 
     def _found(self, tx: Transaction, caller: Caller) -> ClientEpisodeRecord | None:
         """The caller's episode, None for one that is to be opened."""
@@ -162,9 +165,9 @@ class Gateway:
         return episode
 
     def _opening(
-        self, tx: Transaction, caller: Caller, call: ChatCall, episode: ClientEpisodeRecord | None, prompt: Prompt
+        self, tx: Transaction, caller: Caller, call: ChatCall, seen: SeenEpisode | None, prompt: Prompt
     ) -> Opening:
-        name = caller.episode
+        name, episode = caller.episode, None if seen is None else seen.episode
         if episode is not None:
             episode_id = episode.id
         elif name is not None and _OUR_ID.fullmatch(name):
@@ -192,6 +195,7 @@ class Gateway:
             parent_id=parent_id,
             is_known=episode is not None,
             is_unnamed=caller.episode is None,
+            seen=seen,
         )
 
     def _parent_id(self, tx: Transaction, caller: Caller) -> str:

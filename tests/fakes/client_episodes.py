@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from online_agent.store.records import CLIENT_ENV, CompletionNew, EpisodeNew, TurnNew
+from online_agent.store.records import CLIENT_ENV, CompletionNew, EpisodeNew, SeenEpisode, TurnNew
 from online_agent.store.session import Database
 from online_agent.types import Span, SpanKind, ToolCall, VersionRun
 from tests.fakes.episodes import TENANT
@@ -21,7 +21,14 @@ def open_client(db: Database, name: str | None = None, parent_id: str | None = N
 
 
 def answer(
-    db: Database, episode_id: str, prompt: str = "p", *, num_tokens: int = 3, logprob: float = -0.5, **fields: Any
+    db: Database,
+    episode_id: str,
+    prompt: str = "p",
+    *,
+    num_tokens: int = 3,
+    logprob: float = -0.5,
+    seen: SeenEpisode | None = None,
+    **fields: Any,
 ) -> int:
     """One answer of ``num_tokens`` ids to the conversation called ``prompt``."""
     ids, logprobs = np.arange(100, 100 + num_tokens, dtype=np.int32), np.full(num_tokens, logprob, np.float32)
@@ -43,4 +50,4 @@ def answer(
         **fields,
     }
     with db.transaction() as tx:
-        return tx.clients.add(episode_id, CompletionNew(**values))
+        return tx.clients.add(episode_id, CompletionNew(**values), seen)

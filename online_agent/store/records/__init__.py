@@ -15,6 +15,7 @@ from online_agent.store.records.clients import (
     CompletionNew,
     CompletionRecord,
     DiscardedRecord,
+    SeenEpisode,
 )
 from online_agent.store.records.episodes import (
     EpisodeGroup,
@@ -91,6 +92,7 @@ __all__ = [
     "QueueCounts",
     "ResetRequest",
     "Running",
+    "SeenEpisode",
     "SeriesBucket",
     "SeriesPoint",
     "StepNew",

@@ -15,7 +15,10 @@ CLIENT_ENV = "client"
 
 @dataclass(frozen=True, slots=True)
 class ClientEpisodeRecord:
-    """``num_kept_tokens`` of the sampled tokens may be trained on; ``num_discarded_tokens`` are no turns (any more)."""
+    """``num_kept_tokens`` of the sampled tokens may be trained on; ``num_discarded_tokens`` are no turns (any more).
+
+    ``temperature`` is 0 as long as all of them were sampled greedily.
+    """
 
     id: str
     tenant_id: str
@@ -29,6 +32,7 @@ class ClientEpisodeRecord:
     num_action_tokens: int
     num_kept_tokens: int
     num_discarded_tokens: int
+    temperature: float
 
     @property
     def is_active(self) -> bool:
@@ -135,3 +139,22 @@ class DiscardedRecord:
     @property
     def num_sampled(self) -> int:
         return sum(len(span.token_ids) for span in self.spans if span.kind is SpanKind.ACTION)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEpisode:
+    """An episode as it was read, and how its turns hang together. Read in this order: the links are no older."""
+
+    episode: ClientEpisodeRecord
+    links: Sequence[CompletionLink]
+
+    def is_still(self, episode: ClientEpisodeRecord) -> bool:
+        """Whether nothing was written to the episode since: every write counts something and moves ``active_at``."""
+        before, now = self.episode, episode
+        return (before.id, before.active_at, before.num_turns, before.num_segments, before.num_discarded_tokens) == (
+            now.id,
+            now.active_at,
+            now.num_turns,
+            now.num_segments,
+            now.num_discarded_tokens,
+        )

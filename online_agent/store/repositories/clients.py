@@ -22,6 +22,7 @@ from online_agent.store.records import (
     CompletionLink,
     CompletionNew,
     EpisodeNew,
+    SeenEpisode,
     TurnNew,
 )
 from online_agent.store.repositories.base import check_name
@@ -44,6 +45,7 @@ _EPISODE = (
     Episode.num_action_tokens,
     ClientEpisode.num_kept_tokens,
     ClientEpisode.num_discarded_tokens,
+    Episode.temperature,
 )
 _ALL = select(*_EPISODE).join(Episode, Episode.id == ClientEpisode.episode_id)
 
@@ -108,14 +110,15 @@ class ClientRepository(ClientRows, ClientRewardRows):
         self._db.execute(_INSERT_EPISODE, values)
         return episode_id
 
-    def add(self, episode_id: str, new: CompletionNew) -> int:
+    def add(self, episode_id: str, new: CompletionNew, seen: SeenEpisode | None = None) -> int:
         """The answer is a turn of the episode; returns its number.
 
-        An exact retry of an answer that nothing continued yet takes its place. Raises NotFound, or Conflict when the
-        episode is closed.
+        An exact retry of an answer that nothing continued yet takes its place. ``seen`` saves reading the links again
+        when nothing was written since. Raises NotFound, or Conflict when the episode is closed.
         """
         episode = self._active(episode_id)
-        tree = TurnTree(self.links(episode_id))
+        links = seen.links if seen is not None and seen.is_still(episode) else self.links(episode_id)
+        tree = TurnTree(links)
         retried = self._retried(tree, new)
         if retried is not None:
             return self._replace(episode, retried, new)
@@ -230,7 +233,7 @@ class ClientRepository(ClientRows, ClientRewardRows):
             "created_at": self._now(),
         }
         self._db.execute(_INSERT_COMPLETION, values)
-        if new.temperature > 0:
+        if new.temperature > 0 and not episode.temperature:
             self._db.execute(_WARM, {"of_episode": episode.id, "sampled_at": new.temperature})
 
     def _keep_aside(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 
 from online_agent.errors import Conflict
 from online_agent.store.models import Turn
-from online_agent.store.records import FeedbackNew
+from online_agent.store.records import FeedbackNew, SeenEpisode
 from online_agent.store.repositories import clients
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus, StopReason
@@ -74,6 +76,56 @@ def test_an_answer_whose_parent_was_replaced_meanwhile_keeps_the_context_it_was_
     assert (link.segment, link.branched_from) == (1, None)
     assert row.token_ids.tolist() == [0, 1, 2, 3, 100, 101, 102, 0, 1, 2, 3, 100, 101, 102]
     assert row.num_action_tokens == 3
+
+
+def test_an_episode_that_nobody_wrote_to_since_is_not_read_again(db: Database) -> None:
+    episode_id = open_client(db)
+    answer(db, episode_id)
+    seen = _seen(db, episode_id)
+    with _statements(db) as statements:
+        answer(db, episode_id, "q", parent=0, parent_completion="c-p", seen=seen)
+    assert not [one for one in statements if one.startswith("SELECT completions.")]
+    with _statements(db) as statements:
+        answer(db, episode_id, "r", parent=1, parent_completion="c-q", seen=seen)
+    assert [one for one in statements if one.startswith("SELECT completions.")], "there was another turn by then"
+    with db.reading() as tx:
+        assert [link.segment for link in tx.clients.links(episode_id)] == [0, 0, 0]
+
+
+def test_what_was_seen_before_a_retry_is_not_taken_for_what_is_there(db: Database, clock: ManualClock) -> None:
+    episode_id = open_client(db)
+    answer(db, episode_id)
+    seen = _seen(db, episode_id)
+    with db.reading() as tx:
+        context = tx.clients.spans_of(episode_id, [0])[0]
+    clock.advance(1)
+    answer(db, episode_id, completion_id="again", num_tokens=5)
+    turn = answer(db, episode_id, "q", parent=0, parent_completion="c-p", context=context, seen=seen)
+    with db.reading() as tx:
+        link = tx.clients.links(episode_id)[turn]
+    assert (link.segment, link.branched_from) == (1, None), "its parent is gone: it begins a segment of its own"
+
+
+def _seen(db: Database, episode_id: str) -> SeenEpisode:
+    with db.reading() as tx:
+        return SeenEpisode(tx.clients.get(episode_id), tx.clients.links(episode_id))
+
+
+@contextmanager
+def _statements(db: Database) -> Iterator[list[str]]:
+    """What is executed inside the block."""
+    executed: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        executed.append(statement)
+
+    with db.transaction() as tx:
+        engine = tx.connection.engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield executed
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
 
 
 def test_a_closed_episode_is_graded_by_feedback_and_trained_once_with_all_its_segments(db: Database) -> None:
