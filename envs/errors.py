@@ -4,6 +4,7 @@ EnvError
 ├── SandboxFailed            the sandbox could not do its work: an outage, never a reward
 │   └── NoSandbox            none is usable on this machine; the reason is in the message
 ├── BadChange                a change that does not fit the environment (unknown kind, tool or parameter)
+├── BadTask                  a task given with a request that cannot be worked on or graded; ``field`` says what of it
 └── WorkspaceRefused         a file operation of the agent that is not allowed or finds nothing; its text is the answer
 """
 
@@ -24,6 +25,14 @@ class NoSandbox(SandboxFailed):
 
 class BadChange(EnvError):
     pass
+
+
+class BadTask(EnvError):
+    """``field`` is the dotted name within the task, empty for the task as a whole."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class WorkspaceRefused(EnvError):

@@ -62,6 +62,13 @@ class Environment(Protocol):
         """Tasks ``start`` to ``start + count - 1`` of a split. Splits are disjoint in content."""
         ...
 
+    def parse_task(self, given: Mapping[str, Any]) -> Task:
+        """The task that a request describes: the same id for equal ones, and to be graded like the environment's own.
+
+        Raises BadTask naming the field. Its split is "heldout" where it repeats a held-out task: never trained on.
+        """
+        ...
+
     async def start(self, task: Task) -> Session: ...
 
     async def verify(self, task: Task, artifact: Artifact) -> Verdict:

@@ -37,6 +37,10 @@ class Task:
     files: Mapping[str, str]
     data: Mapping[str, Any] = field(default_factory=dict)
 
+    def content(self) -> dict[str, Any]:
+        """What a task given with a request is kept as: JSON-able, its part of ``Task(env, id, split, **content)``."""
+        return {"prompt": self.prompt, "files": dict(self.files), "data": dict(self.data)}
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:

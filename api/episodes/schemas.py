@@ -34,7 +34,11 @@ class LimitsIn(Body):
 
 
 class EpisodeCreate(Body):
-    """A task for the served agent. Without ``task_id`` the server draws the next one of the split.
+    """A task for the served agent. Without ``task_id`` or ``task`` the server draws the next one of the split.
+
+    ``task`` is one of your own, in the words of the environment; for ``bug_repair``: ``prompt``, ``files`` (text by
+    relative path) and ``tests`` (calls of a function of one file, with what each must return). It names no ``task_id``
+    and no ``split``. Secrets are taken out of it first, and the agent works on what is left.
 
     ``group_size`` above 1 runs the task that many times at once, with the same settings in the same environment
     revision: a group, for learner recipes that compare rollouts of one task. 1 runs it once. Without it the setting
@@ -47,12 +51,21 @@ class EpisodeCreate(Body):
                 {"env": "bug_repair"},
                 {"env": "bug_repair", "task_id": "heldout-3", "sampling": {"temperature": 0.0}},
                 {"env": "bug_repair", "group_size": 4},
+                {
+                    "env": "bug_repair",
+                    "task": {
+                        "prompt": "fix src/calc.py: add(1, 2) is -1, want 3",
+                        "files": {"src/calc.py": "def add(a, b):\n    return a - b\n"},
+                        "tests": {"path": "src/calc.py", "cases": [{"call": "add(1, 2)", "want": "3"}]},
+                    },
+                },
             ]
         }
     )
 
     env: Annotated[str, Field(min_length=1, max_length=100)]
     task_id: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    task: dict[str, Any] | None = None
     split: Literal["train", "heldout"] = "train"
     sampling: SamplingIn = SamplingIn()
     limits: LimitsIn = LimitsIn()
@@ -216,12 +229,30 @@ class EpisodeOut(Answer):
         )
 
 
+class GivenTaskOut(Answer):
+    """A task as it is kept: without secrets, ``data`` being what grades it."""
+
+    prompt: str
+    files: dict[str, str]
+    data: dict[str, Any]
+
+    @classmethod
+    def of(cls, record: EpisodeRecord) -> Self | None:
+        """None for a task of the environment's own."""
+        content = record.task or {}
+        return cls.model_validate(content) if "prompt" in content else None
+
+
 class EpisodeDetail(EpisodeOut):
-    """With its turns, feedback and what the agent left behind; each is null unless ``include`` asks for it."""
+    """With its turns, feedback, what the agent left behind and the task; each is null unless ``include`` asks for it.
+
+    ``task`` is there for one that came with the request only.
+    """
 
     turns: list[TurnOut] | None
     feedback: list[FeedbackOut] | None
     files: dict[str, str] | None
+    task: GivenTaskOut | None
 
 
 class EpisodeList(Answer):

@@ -12,6 +12,7 @@ import orjson
 from api.auth import Caller
 from api.clients.names import named_episode
 from api.envs.service import environment
+from api.episodes.given import check_only_way, given_task
 from api.episodes.schemas import (
     MAX_METADATA_BYTES,
     EpisodeCreate,
@@ -19,6 +20,7 @@ from api.episodes.schemas import (
     EpisodeDetail,
     EpisodeList,
     EpisodeOut,
+    GivenTaskOut,
     GroupOut,
     TurnOut,
 )
@@ -26,7 +28,7 @@ from api.errors import ShuttingDown
 from api.feedback.schemas import FeedbackOut
 from api.idempotency import Claim, Outcome, once
 from api.runtime import Runtime
-from envs.types import Split
+from envs.types import Split, Task
 from online_agent.agent.requests import EpisodeRequest
 from online_agent.errors import BadInput, NotFound, TooLarge, UnknownName
 from online_agent.store.records import EpisodeRecord
@@ -35,7 +37,7 @@ from online_agent.types import EpisodeStatus, Limits, Sampling
 
 TASK_NAMES = "tasks are train-<n> and heldout-<n> with n from 0"
 
-Include = Literal["turns", "spans", "feedback", "files"]
+Include = Literal["turns", "spans", "feedback", "files", "task"]
 
 
 async def create(
@@ -43,7 +45,8 @@ async def create(
 ) -> Outcome:
     """The episode, or each of the group, is a row and runs.
 
-    Raises UnknownName, Conflict (pinned version), Busy (not room for all), ShuttingDown, BadInput (a group streamed).
+    Raises UnknownName, Conflict (pinned version), Busy (not room for all), ShuttingDown, BadInput (a group streamed, a
+    task that cannot be used).
     """
     if is_stream and (body.group_size or 1) > 1:
         raise BadInput(f"a stream tells of one episode, not of a group of {body.group_size}", param="group_size")
@@ -86,15 +89,26 @@ async def _start(
 async def _request_of(runtime: Runtime, body: EpisodeCreate) -> EpisodeRequest:
     if len(orjson.dumps(body.metadata)) > MAX_METADATA_BYTES:
         raise TooLarge(f"metadata has more than {MAX_METADATA_BYTES} bytes of JSON", param="metadata")
-    environment(runtime, body.env)
+    task = await _given_task(runtime, body)
     return EpisodeRequest(
         env=body.env,
-        task_id=body.task_id or await _next_task(runtime, body),
+        task_id=task.id if task else body.task_id or await _next_task(runtime, body),
+        task=task,
         sampling=_sampling(runtime, body),
         limits=_limits(runtime, body),
         weight_version=body.weight_version,
         metadata=runtime.redactor.json(body.metadata),
     )
+
+
+async def _given_task(runtime: Runtime, body: EpisodeCreate) -> Task | None:
+    """None for a request that gives none. Raises UnknownName for the environment, too."""
+    found = environment(runtime, body.env)
+    given = body.task
+    if given is None:
+        return None
+    check_only_way(body.model_fields_set)
+    return await runtime.on_thread(lambda: given_task(found, given, runtime.redactor))
 
 
 def _group_size(runtime: Runtime, body: EpisodeCreate, request: EpisodeRequest) -> int:
@@ -109,6 +123,8 @@ def _group_size(runtime: Runtime, body: EpisodeCreate, request: EpisodeRequest) 
 
 def _split_of(runtime: Runtime, request: EpisodeRequest) -> Split | None:
     """None for a task that does not exist, which starting it will say."""
+    if request.task is not None:
+        return request.task.split
     try:
         return environment(runtime, request.env).task(request.task_id).split
     except KeyError:
@@ -192,7 +208,8 @@ async def get(runtime: Runtime, caller: Caller, episode_id: str, include: Collec
         if "feedback" in include or "spans" in include:
             feedback = [FeedbackOut.of(f) for f in tx.feedback.of_episode(caller.tenant_id, target)]
         files = dict(record.artifact.files) if "files" in include and record.artifact else None
-        return EpisodeDetail.of(record, turns=turns, feedback=feedback, files=files)
+        task = GivenTaskOut.of(record) if "task" in include else None
+        return EpisodeDetail.of(record, turns=turns, feedback=feedback, files=files, task=task)
 
     return await runtime.read(collect)
 

@@ -87,10 +87,13 @@ class ChangedEnvironment:
         return self._as_documented(self.base.system_prompt())
 
     def task(self, task_id: str) -> Task:
-        return self._documented_task(self.base.task(task_id))
+        return self.documented(self.base.task(task_id))
 
     def tasks(self, split: Split, start: int, count: int) -> list[Task]:
-        return [self._documented_task(task) for task in self.base.tasks(split, start, count)]
+        return [self.documented(task) for task in self.base.tasks(split, start, count)]
+
+    def parse_task(self, given: Mapping[str, Any]) -> Task:
+        return self.documented(self.base.parse_task(given))
 
     async def start(self, task: Task) -> ChangedSession:
         return ChangedSession(await self.base.start(task), self.base.tools(), self.changes, task.id)
@@ -98,7 +101,8 @@ class ChangedEnvironment:
     async def verify(self, task: Task, artifact: Artifact) -> Verdict:
         return await self.base.verify(task, artifact)
 
-    def _documented_task(self, task: Task) -> Task:
+    def documented(self, task: Task) -> Task:
+        """A task of the base environment as the agent is shown it."""
         prompt = self._as_documented(task.prompt)
         return task if prompt == task.prompt else replace(task, prompt=prompt)
 

@@ -32,7 +32,7 @@ class Opening:
     ) -> EpisodeNew:
         """Raises UnknownName for a task that does not exist."""
         try:
-            task = environment.task(request.task_id)
+            task = request.task_in(environment)
         except KeyError as error:
             raise UnknownName(f"no task {request.task_id!r} in {request.env}", param="task_id") from error
         return EpisodeNew(
@@ -40,6 +40,7 @@ class Opening:
             key_id=key_id,
             env=request.env,
             task_id=request.task_id,
+            task=None if request.task is None else request.task.content(),
             split=task.split,
             env_revision=env_revision(environment.base, environment.changes),
             sampling=request.sampling,

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from envs.types import Observation
+from envs.changes import ChangedEnvironment
+from envs.types import Observation, Task
 from online_agent.store.records import TurnRecord
 from online_agent.types import Limits, Sampling, SpanKind, ToolCall
 
@@ -15,7 +16,11 @@ EventKind = Literal["turn", "tool_call", "observation", "verdict", "done"]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """``weight_version`` pins the episode to one version: it is refused, or fails, when another one serves."""
+    """``weight_version`` pins the episode to one version: it is refused, or fails, when another one serves.
+
+    ``task`` came with the request, redacted, in the words of the environment without changes; None for one of the
+    environment's own, which ``task_id`` names.
+    """
 
     env: str
     task_id: str
@@ -23,6 +28,11 @@ class EpisodeRequest:
     limits: Limits = field(default_factory=Limits)
     weight_version: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    task: Task | None = None
+
+    def task_in(self, environment: ChangedEnvironment) -> Task:
+        """The task as the agent is shown it. Raises KeyError for one that does not exist."""
+        return environment.task(self.task_id) if self.task is None else environment.documented(self.task)
 
     @property
     def untrainable_reason(self) -> str | None:

@@ -251,7 +251,7 @@ class EpisodeRunner:
                 name=self._model_name,
                 episode_id=flight.episode_id,
             )
-            world = await World.open(environment, flight.request.task_id)
+            world = await World.open(environment, flight.request.task_in(environment))
             try:
                 return await self._run_loop(flight, policy, world), world.artifact()
             finally:

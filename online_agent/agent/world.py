@@ -39,9 +39,8 @@ class World:
         self.env_revision = env_revision(environment.base, self._changes)
 
     @classmethod
-    async def open(cls, environment: ChangedEnvironment, task_id: str) -> World:
-        """Raises KeyError for a task that does not exist, SandboxFailed when the environment cannot start."""
-        task = environment.task(task_id)
+    async def open(cls, environment: ChangedEnvironment, task: Task) -> World:
+        """``task`` as the environment documents it. Raises SandboxFailed when the environment cannot start."""
         return cls(environment, task, await environment.start(task))
 
     @property

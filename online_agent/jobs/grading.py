@@ -87,7 +87,7 @@ class Grader:
             return Ungradable("the episode left nothing to verify")
         try:
             task = _task(claim, environment)
-        except KeyError as error:
+        except (KeyError, TypeError) as error:
             return Ungradable(f"task {claim.task_id!r} of {claim.env!r} cannot be found: {error}")
         with bound(episode=claim.episode_id), grading_span(claim) as span:
             async with asyncio.timeout(self._settings.grading_lease_s):
@@ -142,11 +142,4 @@ def _task(claim: GradingClaim, environment: Environment) -> Task:
     """The task the episode worked on: by its id, or as it was given with the request."""
     if claim.task is None:
         return environment.task(claim.task_id)
-    return Task(
-        env=claim.env,
-        id=claim.task_id,
-        split="train",
-        prompt=claim.task["prompt"],
-        files=claim.task["files"],
-        data=claim.task.get("data", {}),
-    )
+    return Task(claim.env, claim.task_id, "train", **claim.task)  # a verifier does not ask for the split

@@ -8,7 +8,7 @@ import functools
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from api.app import create_app
 from api.metrics import ApiMetrics
 from api.runtime import Runtime
+from envs.given import GivenTask, parse_given
 from envs.types import Artifact, Observation, Split, Task, ToolSpec, Verdict
 from online_agent.agent.requests import EpisodeEvent, EpisodeRequest
 from online_agent.config.settings import Settings
@@ -60,6 +61,10 @@ class AddOne:
 
     def tasks(self, split: Split, start: int, count: int) -> Sequence[Task]:
         return [self.task(f"{split}-{number}") for number in range(start, start + count)]
+
+    def parse_task(self, given: Mapping[str, Any]) -> Task:
+        task = parse_given(GivenTask, given)
+        return Task(self.name, task.id, "train", task.prompt, task.files, {"tests": "assert x == 2"})
 
     async def start(self, task: Task) -> Any:
         raise NotImplementedError  # the fake runner plays no session
@@ -139,14 +144,14 @@ class FakeRunner:
             error, self.refuse = self.refuse, None
             raise error
         try:
-            AddOne().task(request.task_id)
+            task = request.task or AddOne().task(request.task_id)
         except KeyError as error:
             raise UnknownName(f"no task {request.task_id!r} in {request.env}", param="task_id") from error
         self.started.append(request)
-        split: Split = "heldout" if request.task_id.startswith("heldout") else "train"
+        content = None if request.task is None else task.content()
         return EpisodeNew(
-            tenant_id, request.env, request.task_id, split, sampling=request.sampling, limits=request.limits,
-            key_id=key_id, weight_version=request.weight_version, metadata=request.metadata,
+            tenant_id, request.env, request.task_id, task.split, sampling=request.sampling, limits=request.limits,
+            key_id=key_id, weight_version=request.weight_version, metadata=request.metadata, task=content,
         )  # fmt: skip
 
     def _launch(self, tenant_id: str, episode_id: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envs.errors import WorkspaceRefused
+from envs.given import GivenTask, parse_given
 from envs.observations import OK, error
 from envs.types import Artifact, Observation, Split, Task, ToolSpec, Verdict
 from envs.workspace import Workspace
@@ -44,6 +45,10 @@ class NotesEnvironment:
 
     def tasks(self, split: Split, start: int, count: int) -> Sequence[Task]:
         return [self.task(f"{split}-{n}") for n in range(start, start + count)]
+
+    def parse_task(self, given: Mapping[str, Any]) -> Task:
+        task = parse_given(GivenTask, given)
+        return Task(self.name, task.id, "train", task.prompt, task.files)
 
     async def start(self, task: Task) -> NotesSession:
         return NotesSession(task)

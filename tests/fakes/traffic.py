@@ -20,11 +20,11 @@ class Traffic:
     def __init__(self, db: Database, clock: ManualClock) -> None:
         self._db, self._clock, self._random, self._number = db, clock, random.Random(0), 0
 
-    def run(self, num: int, success: float, errors: float, split: Split = "train") -> None:
+    def run(self, num: int, success: float, errors: float, split: Split = "train", task_id: str | None = None) -> None:
         with self._db.transaction() as tx:
             for _ in range(num):
                 self._clock.advance(1.0)
-                episode_id = tx.episodes.create(EpisodeNew(TENANT, ENV, f"{split}-1", split))
+                episode_id = tx.episodes.create(EpisodeNew(TENANT, ENV, task_id or f"{split}-1", split))
                 tx.episodes.add_turn(episode_id, self._turn(errors))
                 tx.episodes.finish(episode_id, StopReason.SUBMITTED, Artifact({}, is_submitted=True))
                 reward = float(self._random.random() < success)

@@ -1,4 +1,8 @@
-"""Success over time, for adaptation curves and drift detectors."""
+"""Success over time, for adaptation curves and drift detectors.
+
+Tasks given with a request are left out: how hard they are is their sender's choice, so they say nothing about how the
+agent does on what the environment itself asks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Integer, Select, cast, func, select
 
+from envs.given import GIVEN_PREFIX
 from online_agent.errors import BadInput
 from online_agent.store.models import Episode
 from online_agent.store.records import SeriesBucket, SeriesPoint
@@ -92,7 +97,8 @@ class SuccessRows(Repository):
 def _graded(
     query: Select[*tuple[Any, ...]], env: str, tenant_id: str | None, split: str | None, since: float | None
 ) -> Select[Any]:
-    query = query.where(Episode.env == env, Episode.graded_at.is_not(None))
+    is_of_env = (Episode.env == env) & ~Episode.task_id.startswith(GIVEN_PREFIX, autoescape=True)
+    query = query.where(is_of_env, Episode.graded_at.is_not(None))
     if tenant_id is not None:
         query = query.where(Episode.tenant_id == tenant_id)
     if split is not None:

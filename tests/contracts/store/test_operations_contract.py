@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from envs.types import Verdict
+from envs.types import Artifact, Verdict
 from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.records import ChangeNew, Done, EpisodeNew, Fresh, Mismatch, Running, VersionNew
 from online_agent.store.session import Database
-from online_agent.types import ChangeState, Sampling, Scope, VersionOrigin, VersionState, Visibility
+from online_agent.types import ChangeState, Sampling, Scope, StopReason, VersionOrigin, VersionState, Visibility
 from tests.database_fixtures import ManualClock
 from tests.fakes.episodes import TENANT, finished_episode, graded_episode, make_turn, open_episode, seed_version
 
@@ -405,6 +405,18 @@ def test_buckets_add_up_consecutive_episodes(db: Database, clock: ManualClock) -
     ]
     assert [b.num_tool_errors for b in buckets] == [2, 2, 1]
     assert buckets[-1].last_finished_at == clock.now
+
+
+def test_tasks_given_with_a_request_are_in_no_success_series(db: Database) -> None:
+    with db.transaction() as tx:
+        for task_id in ("train-1", "inline-0123456789abcdef"):
+            episode_id = tx.episodes.create(EpisodeNew(TENANT, "bug_repair", task_id, "train"))
+            tx.episodes.add_turn(episode_id, make_turn())
+            tx.episodes.finish(episode_id, StopReason.SUBMITTED, Artifact({}))
+            tx.episodes.grade(episode_id, Verdict(1.0, True))
+        assert len(tx.episodes.success_series("bug_repair")) == 1
+        assert [bucket.num_episodes for bucket in tx.episodes.success_buckets("bug_repair", 2)] == [1]
+        assert tx.episodes.queue().num_ready == 2
 
 
 # --- grading --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from online_agent.store.session import Database
 from online_agent.types import Visibility
 from tests.database_fixtures import ManualClock
 from tests.fakes.episodes import TENANT, graded_episode, seed_version
+from tests.fakes.traffic import ENV, Traffic
 
 
 @pytest.fixture
@@ -40,6 +41,14 @@ def test_live_episodes_of_the_tenant_are_reported_and_held_out_ones_are_not(db, 
     assert [(m.kind, m.episode) for m in report.markers] == [("version", 0), ("change", 3), ("drift", 3)]
     assert [(c.kind, c.before.n, c.after.n) for c in report.changes] == [("rename_tool", 2, 0)]
     assert adaptation_report(db, "bug_repair").num_episodes == 4
+
+
+def test_tasks_that_clients_give_are_no_part_of_the_report(db, clock):
+    traffic = Traffic(db, clock)
+    traffic.run(4, 1.0, 0.0)
+    traffic.run(4, 0.0, 0.0, task_id="inline-0123456789abcdef")
+    report = adaptation_report(db, ENV, window=2)
+    assert (report.num_episodes, report.points[-1].rate.num_successes) == (4, 2)
 
 
 def test_an_environment_without_episodes_has_an_empty_report(db):
