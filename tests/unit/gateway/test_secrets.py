@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 
 from online_agent.config.settings import load_settings
 from online_agent.telemetry.logging import get_logger, setup_logging
 from tests.fakes.gateway import MODEL, READ_FILE, ClientDesk, call_text, open_desk
 from tests.fakes.secrets import PARTS, SECRETS, kept_in
+from tests.plain_logs import log_plainly
 
 ALL = "\n".join(SECRETS.values())
 USER = {"role": "user", "content": f"use {ALL} please"}
@@ -32,8 +32,7 @@ def logged(tmp_path: Path) -> Iterator[Path]:
     for handler in root.handlers:
         handler.close()
     root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
+    log_plainly()
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from online_agent.config.settings import load_settings
 from online_agent.telemetry import tracing
 from online_agent.telemetry.logging import bound, get_logger, setup_logging
 from tests.fakes.tracing import kept_spans, trace_of
+from tests.plain_logs import log_plainly
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,7 @@ def restore_logging() -> Iterator[None]:
     for handler in root.handlers:
         handler.close()
     root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
+    log_plainly()
 
 
 def lines(data_dir: Path, process: str) -> list[dict[str, Any]]:
