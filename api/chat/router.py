@@ -13,7 +13,7 @@ from api.bodies import RowId
 from api.chat import answers
 from api.chat.schemas import ChatBody, ModelList, ModelOut
 from api.gateway.answering import EventStream, begin, checked, gateway_of, gone, receipt_headers, whole
-from api.gateway.caller import AnsweredClientDep
+from api.gateway.caller import AnsweredClientDep, AnsweredHeaders, told
 from api.limits import StrictRoute
 from api.runtime import Runtime, RuntimeDep, runtime_of
 from online_agent.errors import UnknownName
@@ -28,7 +28,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("/chat/completions", response_model=None, responses=_STREAM)
+@router.post("/chat/completions", response_model=None, responses=_STREAM, openapi_extra=told(AnsweredHeaders))
 async def create_chat_completion(request: Request, caller: AnsweredClientDep, body: ChatBody) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
     runtime = runtime_of(request)

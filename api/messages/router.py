@@ -11,7 +11,7 @@ from pydantic import Field
 
 from api.bodies import Answer
 from api.gateway.answering import EventStream, begin, checked, gateway_of, gone, receipt_headers, whole
-from api.gateway.caller import AnsweredClientDep, CallingClientDep
+from api.gateway.caller import AnsweredClientDep, AnsweredHeaders, CallingClientDep, CallingHeaders, told
 from api.limits import StrictRoute
 from api.messages import answers
 from api.messages.schemas import CountBody, MessagesBody
@@ -33,7 +33,7 @@ class TokenCount(Answer):
     input_tokens: int = Field(ge=0)
 
 
-@router.post("", response_model=None, responses=_STREAM)
+@router.post("", response_model=None, responses=_STREAM, openapi_extra=told(AnsweredHeaders))
 async def create_message(request: Request, caller: AnsweredClientDep, body: MessagesBody) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
     runtime = runtime_of(request)
@@ -49,7 +49,7 @@ async def create_message(request: Request, caller: AnsweredClientDep, body: Mess
     return Response(content, headers=receipt_headers(exchange, answer), media_type="application/json")
 
 
-@router.post("/count_tokens")
+@router.post("/count_tokens", openapi_extra=told(CallingHeaders))
 async def count_tokens(runtime: RuntimeDep, caller: CallingClientDep, body: CountBody) -> TokenCount:
     """The length of a prompt without an answer. What is stored of the named episode counts as it is stored."""
     call = checked(runtime, body.call(is_recorded=caller.is_recorded))

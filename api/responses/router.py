@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from api.gateway.answering import EventStream, begin, checked, gone, receipt_headers, whole
-from api.gateway.caller import AnsweredClientDep
+from api.gateway.caller import AnsweredClientDep, AnsweredHeaders, told
 from api.limits import StrictRoute
 from api.responses import answers
 from api.responses.schemas import ResponsesBody
@@ -22,7 +22,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("", response_model=None, responses=_STREAM)
+@router.post("", response_model=None, responses=_STREAM, openapi_extra=told(AnsweredHeaders))
 async def create_response(request: Request, caller: AnsweredClientDep, body: ResponsesBody) -> Response:
     """One answer of the served model to a client that runs its own tools; stored as a turn of its episode."""
     runtime = runtime_of(request)
