@@ -17,7 +17,9 @@ class EngineSettings(Section):
 
     ``return_routed_experts``: whether it returns the experts that it used, so that they can be replayed in training;
     ``auto`` does for models that have some. ``grammar_backend``: what holds answers to a format that a client asks for
-    (``response_format``); with one the server loads its own tokenizer and writes texts that nobody reads.
+    (``response_format``); with one the server loads its own tokenizer and writes texts that nobody reads. An engine
+    that answers nothing for ``request_timeout_s`` is unavailable: a stream has to say something in that time, a call
+    without one has to be over.
     """
 
     url: str = ""
@@ -28,7 +30,7 @@ class EngineSettings(Section):
     max_total_tokens: PositiveInt = 65536
     max_running_requests: PositiveInt = 64
     start_timeout_s: PositiveFloat = 180.0
-    request_timeout_s: PositiveFloat = 120.0
+    request_timeout_s: PositiveFloat = 600.0
     swap_timeout_s: PositiveFloat = 60.0
     num_threads: PositiveInt = 1
     return_routed_experts: Literal["auto", "on", "off"] = "auto"

@@ -65,7 +65,7 @@ class EngineClient(EngineTransport):
         self,
         base_url: str,
         api_key: str = "",
-        request_timeout_s: float = 120.0,
+        request_timeout_s: float = 600.0,
         *,
         vocab_size: int = 0,
         context_length: int = 0,

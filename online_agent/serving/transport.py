@@ -64,13 +64,15 @@ class EngineTransport:
         return body
 
     async def _exchange(self, method: str, path: str, content: bytes | None, timeout_s: float) -> tuple[int, bytes]:
-        async with self._request(method, path, content, timeout_s) as response:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._request(method, path, content, timeout) as response:
             return response.status, await response.read()
 
     async def _events(self, path: str, content: bytes) -> AsyncIterator[bytes]:
-        """The data of each server-sent event but the closing one."""
+        """The data of each server-sent event but the closing one. A stream may take long, but not be silent for long."""
+        silent = aiohttp.ClientTimeout(total=None, sock_read=self._request_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
-            async with self._request("POST", path, content, self._request_timeout_s) as response:
+            async with self._request("POST", path, content, silent) as response:
                 if response.status != 200:
                     _raise_for_status(f"{self.base_url}{path}", response.status, _decoded(await response.read()))
                 async for line in _lines(response.content):
@@ -84,13 +86,14 @@ class EngineTransport:
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             raise self._unreachable(path, error) from error
 
-    def _request(self, method: str, path: str, content: bytes | None, timeout_s: float) -> _RequestContext:
+    def _request(
+        self, method: str, path: str, content: bytes | None, timeout: aiohttp.ClientTimeout
+    ) -> _RequestContext:
         if self._is_closed:
             raise EngineUnavailable(f"{self.base_url}: this client is closed")
         if self._session is None:  # made here: it belongs to the running loop
             connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=KEEPALIVE_S)
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         return self._session.request(method, self.base_url + path, data=content, timeout=timeout, allow_redirects=False)
 
     def _unreachable(self, path: str, error: Exception) -> EngineUnavailable:
