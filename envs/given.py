@@ -16,7 +16,7 @@ GIVEN_PREFIX = "inline-"
 """Of the ids of such tasks. No environment names its own tasks so."""
 MAX_PROMPT_CHARS = 16_384
 MAX_FILES = 64
-MAX_FILES_BYTES = 1_048_576
+MAX_FILES_BYTES = 262_144  # together; every member of a group keeps its copy
 MAX_PATH_BYTES = 200  # every file system takes a name of that length
 _MAX_QUOTED_CHARS = 100
 

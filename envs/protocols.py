@@ -62,6 +62,10 @@ class Environment(Protocol):
         """Tasks ``start`` to ``start + count - 1`` of a split. Splits are disjoint in content."""
         ...
 
+    def task_schema(self) -> Mapping[str, Any]:
+        """The JSON schema of what ``parse_task`` takes; limits that a schema cannot say are told by its errors."""
+        ...
+
     def parse_task(self, given: Mapping[str, Any]) -> Task:
         """The task that a request describes: the same id for equal ones, and to be graded like the environment's own.
 

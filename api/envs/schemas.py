@@ -19,7 +19,10 @@ class ToolOut(Answer):
 
 
 class EnvOut(Answer):
-    """What the agent is told now. ``revision`` hashes the environment with all active changes, silent ones included."""
+    """What the agent is told now. ``revision`` hashes the environment with all active changes, silent ones included.
+
+    ``task_schema`` is the JSON schema of the ``task`` that a request for an episode may bring.
+    """
 
     name: str
     version: str
@@ -27,6 +30,7 @@ class EnvOut(Answer):
     system_prompt: str
     tools: list[ToolOut]
     splits: list[str]
+    task_schema: dict[str, Any]
 
 
 class EnvList(Answer):

@@ -42,6 +42,7 @@ async def list_envs(runtime: Runtime) -> EnvList:
                 system_prompt=changed.system_prompt(),
                 tools=[ToolOut.of(tool) for tool in changed.tools()],
                 splits=list(SPLITS),
+                task_schema=dict(changed.task_schema()),
             )
         )
     return EnvList(data=data, change_kinds=dict(CHANGE_KINDS))

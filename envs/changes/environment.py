@@ -92,6 +92,9 @@ class ChangedEnvironment:
     def tasks(self, split: Split, start: int, count: int) -> list[Task]:
         return [self.documented(task) for task in self.base.tasks(split, start, count)]
 
+    def task_schema(self) -> Mapping[str, Any]:
+        return self.base.task_schema()
+
     def parse_task(self, given: Mapping[str, Any]) -> Task:
         return self.documented(self.base.parse_task(given))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -73,6 +75,9 @@ def run(
         str | None, typer.Argument(help="For example train-7; without it the next task is drawn.")
     ] = None,
     split: Annotated[Split, typer.Option(help="From which tasks to draw.")] = Split.TRAIN,
+    task: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A task of your own, as JSON, instead of these.")
+    ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Temperature 0: for looking, never trained on.")] = False,
     group_size: Annotated[
         int | None, typer.Option(min=1, max=64, help="Run the task this many times at once, as a group.")
@@ -85,9 +90,7 @@ def run(
     """
     from online_agent.cli.client import connect
 
-    body: dict[str, Any] = {"env": env, "split": split.value}
-    if task_id is not None:
-        body["task_id"] = task_id
+    body: dict[str, Any] = {"env": env, **_chosen(task_id, split, task)}
     if greedy:
         body["sampling"] = {"temperature": 0.0}
     if group_size is not None:
@@ -104,6 +107,19 @@ def run(
         show_json(row)
     else:
         _print_episode(row)
+
+
+def _chosen(task_id: str | None, split: Split, task: Path | None) -> dict[str, Any]:
+    """The fields of a request that say what to work on. Raises BadParameter."""
+    if task is None:
+        return {"split": split.value} if task_id is None else {"split": split.value, "task_id": task_id}
+    if task_id is not None:
+        raise typer.BadParameter("name a task or give one, not both", param_hint="--task")
+    try:
+        given = json.loads(task.read_bytes())
+    except ValueError as error:
+        raise typer.BadParameter(f"{task} is not JSON: {error}", param_hint="--task") from error
+    return {"task": given}
 
 
 @app.command()

@@ -46,6 +46,9 @@ class NotesEnvironment:
     def tasks(self, split: Split, start: int, count: int) -> Sequence[Task]:
         return [self.task(f"{split}-{n}") for n in range(start, start + count)]
 
+    def task_schema(self) -> Mapping[str, Any]:
+        return GivenTask.model_json_schema()
+
     def parse_task(self, given: Mapping[str, Any]) -> Task:
         task = parse_given(GivenTask, given)
         return Task(self.name, task.id, "train", task.prompt, task.files)

@@ -11,7 +11,7 @@ from typing import Any
 
 from envs.protocols import Sandbox
 from envs.tasks.bug_repair.generator import BugTask, Case, generate, test_file
-from envs.tasks.bug_repair.given import parse_repair
+from envs.tasks.bug_repair.given import GivenRepair, parse_repair
 from envs.tasks.bug_repair.session import PYTHON, RepairSession
 from envs.tasks.bug_repair.tools import TOOLS
 from envs.types import Artifact, SandboxResult, Split, Task, ToolSpec, Verdict
@@ -44,6 +44,9 @@ class BugRepair:
 
     def tasks(self, split: Split, start: int, count: int) -> Sequence[Task]:
         return [_task(f"{split}-{number}") for number in range(start, start + count)]
+
+    def task_schema(self) -> Mapping[str, Any]:
+        return GivenRepair.model_json_schema()
 
     def parse_task(self, given: Mapping[str, Any]) -> Task:
         return parse_repair(self.name, given)

@@ -33,16 +33,22 @@ Literal = Annotated[str, Field(min_length=1, max_length=MAX_CALL_CHARS)]
 
 
 class GivenCase(GivenPart):
+    """``call``: of the function under test, with literals by position. ``want``: what it returns, as a literal."""
+
     call: Literal
     want: Literal
 
 
 class GivenTests(GivenPart):
+    """Calls of one function of the file at ``path``."""
+
     path: str
     cases: Annotated[list[GivenCase], Field(min_length=1, max_length=MAX_CASES)]
 
 
 class GivenRepair(GivenTask):
+    """A repair of the sender's own: what the agent is told, what it starts from, and what grades it."""
+
     tests: GivenTests
 
 

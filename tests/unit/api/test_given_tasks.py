@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from envs.tasks.bug_repair.given import parse_repair
 from online_agent.config.serving import AgentSettings
 from tests.fakes.api import TENANT, World, on_a_port, open_world
 from tests.fakes.secrets import SECRETS
@@ -76,6 +77,17 @@ async def test_a_request_that_gives_a_task_names_no_other(world: World, other: d
 async def test_what_cannot_be_used_is_refused_by_name(world: World, task: Any, param: str | None, said: str) -> None:
     status, named, message = await refusal(world, task=task)
     assert (status, named, said in message) == (400, param, True), message
+
+
+async def test_the_environments_say_what_a_task_of_theirs_looks_like(world: World) -> None:
+    (env,) = (await world.client.get("/v1/envs")).json()["data"]
+    assert env["task_schema"]["required"] == ["prompt", "files"]
+
+
+async def test_the_task_in_the_document_is_one_that_bug_repair_takes(world: World) -> None:
+    document = (await world.client.get("/openapi.json")).json()
+    [body] = [e for e in document["components"]["schemas"]["EpisodeCreate"]["examples"] if "task" in e]
+    assert parse_repair(body["env"], body["task"]).split == "train"
 
 
 async def test_an_unknown_environment_is_told_before_its_task_is_read(world: World) -> None:

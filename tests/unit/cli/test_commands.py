@@ -80,6 +80,24 @@ def test_episodes_run_waits_and_shows_the_turns_and_the_verdict(api: ScriptedApi
     assert body == {"env": "bug_repair", "split": "train", "task_id": "train-7", "sampling": {"temperature": 0.0}}
 
 
+def test_a_task_in_a_file_is_sent_as_it_is(api: ScriptedApi, run: Run, tmp_path: Path) -> None:
+    api.answers["POST /v1/episodes"] = (201, EPISODE)
+    api.answers["GET /v1/episodes/ep_1"] = (200, EPISODE)
+    task = {"prompt": "fix it", "files": {"a.py": "x = 1\n"}}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    assert run("episodes", "run", "bug_repair", "--task", str(tmp_path / "task.json")).exit_code == 0
+    assert api.calls[0][3] == {"env": "bug_repair", "task": task}
+
+
+@pytest.mark.parametrize(("content", "named"), [("{", []), ("{}", ["train-7"])])
+def test_a_task_that_is_no_json_or_not_the_only_one_is_not_sent(
+    api: ScriptedApi, run: Run, tmp_path: Path, content: str, named: list[str]
+) -> None:
+    (tmp_path / "task.json").write_text(content)
+    assert run("episodes", "run", "bug_repair", *named, "--task", str(tmp_path / "task.json")).exit_code == 2
+    assert api.calls == []
+
+
 def test_a_group_is_run_and_shown_one_line_a_member(api: ScriptedApi, run: Run) -> None:
     members = [{**EPISODE, "group_id": "grp_1"}, {**EPISODE, "id": "ep_2", "group_id": "grp_1"}]
     api.answers["POST /v1/episodes"] = (201, {**members[0], "episode_ids": ["ep_1", "ep_2"], "members": members})

@@ -8,7 +8,6 @@ import pytest
 
 from envs.errors import BadTask
 from envs.given import MAX_FILES, MAX_FILES_BYTES, MAX_PROMPT_CHARS, GivenTask, parse_given
-from envs.workspace import MAX_FILE_BYTES
 
 TASK: dict[str, Any] = {"prompt": "mend it", "files": {"src/a.py": "x = 1\n", "b.txt": ""}}
 
@@ -62,13 +61,15 @@ def test_as_many_and_as_large_files_as_the_limits_allow_and_not_one_more():
     with pytest.raises(BadTask, match=f"at most {MAX_FILES}") as refused:
         given(files={**most, "more.py": ""})
     assert refused.value.field == "files"
-    given(files={"a.py": "x" * MAX_FILE_BYTES})
+    half = "é" * (MAX_FILES_BYTES // 4)
+    assert len(given(files={"a.py": half, "b.py": half}).files) == 2
+    with pytest.raises(
+        BadTask, match=f"{MAX_FILES_BYTES + 1} bytes together, the limit is {MAX_FILES_BYTES}"
+    ) as refused:
+        given(files={"a.py": half, "b.py": half, "c.py": "x"})
+    assert refused.value.field == "files"
     with pytest.raises(BadTask, match=r"'a\.py' .*larger than"):
-        given(files={"a.py": "x" * (MAX_FILE_BYTES + 1)})
-    full = {f"{n}.py": "x" * MAX_FILE_BYTES for n in range(MAX_FILES_BYTES // MAX_FILE_BYTES)}
-    given(files=full)
-    with pytest.raises(BadTask, match=f"the limit is {MAX_FILES_BYTES}"):
-        given(files={**full, "more.py": "x"})
+        given(files={"a.py": half + half + "x"})
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,12 @@ def test_the_tests_become_what_the_verifier_reads_and_the_agent_is_shown_none_of
     assert task.data["wants"] == ["(1, 2)", "('a', [None])"]
 
 
+def test_the_schema_names_what_a_task_needs(environment):
+    schema = environment.task_schema()
+    assert schema["required"] == ["prompt", "files", "tests"]
+    assert schema["$defs"]["GivenCase"]["required"] == ["call", "want"]
+
+
 def test_other_tests_make_another_task():
     assert parse_repair("bug_repair", with_case()).id != parse_repair("bug_repair", TASK).id
 
