@@ -1,4 +1,7 @@
-"""The example, run as its reader runs it: a real service, the OpenAI library, feedback, new versions."""
+"""The example, run as its reader runs it: a real service, the OpenAI library, feedback, new versions.
+
+The same service then gets a task of our own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import asyncio
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,8 +21,16 @@ from online_agent.demo.service import Service, running_service
 EXAMPLE = Path(__file__).parents[2] / "examples" / "learn_from_feedback.py"
 NUM_ROUNDS, SIZE = 6, 8
 SMALL_STEPS = {"ONLINE_AGENT_LEARNER__BATCH_EPISODES": str(SIZE)}
+GIVEN = {
+    "prompt": "fix src/own.py: least(2, 5) is 5, want 2",
+    "files": {"src/own.py": "def least(a, b):\n    return max(a, b)\n"},
+    "tests": {
+        "path": "src/own.py",
+        "cases": [{"call": "least(2, 5)", "want": "2"}, {"call": "least(3, 3)", "want": "3"}],
+    },
+}
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(500)]
 
 
 async def run_example(service: Service) -> str:
@@ -31,20 +44,58 @@ async def run_example(service: Service) -> str:
     return output.decode()
 
 
-async def test_the_example_sees_the_version_rise_by_its_own_feedback(tmp_path: Path) -> None:
-    async with running_service(tmp_path / "service", SMALL_STEPS) as service:
+@dataclass(frozen=True)
+class Seen:
+    """``printed`` by the example; ``fates`` of the feedback and ``episode`` of its first task; ``given``: a group."""
+
+    printed: str
+    fates: list[dict[str, Any]]
+    episode: dict[str, Any]
+    given: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return asyncio.run(_run(tmp_path_factory.mktemp("example") / "service"))
+
+
+async def _run(directory: Path) -> Seen:
+    async with running_service(directory, SMALL_STEPS) as service:
         printed = await run_example(service)
         headers = {"Authorization": f"Bearer {service.key}"}
-        async with httpx.AsyncClient(base_url=service.url, headers=headers, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=service.url, headers=headers, trust_env=False, timeout=120) as client:
             fates = (await client.get("/v1/episodes/example-train-0/feedback")).json()["data"]
             episode = (await client.get("/v1/episodes/example-train-0")).json()
-    versions = [int(number) for number in re.findall(rf"version (\d+): \d+ of {SIZE} repaired", printed)]
-    assert len(versions) == NUM_ROUNDS, printed
+            return Seen(printed, fates, episode, await _trained_on_given_task(client))
+
+
+async def _trained_on_given_task(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    """A group of one batch on a task of our own, as it stands once the learner had all of it, or after a minute."""
+    body = {"env": "bug_repair", "task": GIVEN, "group_size": SIZE}
+    created = (await client.post("/v1/episodes", params={"wait": "true"}, json=body)).json()
+    for _ in range(120):
+        listed = (await client.get("/v1/episodes", params={"group_id": created["group_id"]})).json()["data"]
+        if {row["status"] for row in listed} == {"trained"}:
+            break
+        await asyncio.sleep(0.5)
+    return listed
+
+
+def test_the_example_sees_the_version_rise_by_its_own_feedback(seen: Seen) -> None:
+    versions = [int(number) for number in re.findall(rf"version (\d+): \d+ of {SIZE} repaired", seen.printed)]
+    assert len(versions) == NUM_ROUNDS, seen.printed
     assert versions[0] == 0
     assert versions[-1] >= 1
     assert versions == sorted(versions)
-    assert [(fate["source"], fate["fate"]) for fate in fates] == [("ci", "used")]
-    assert episode["status"] == "trained"
+    assert [(fate["source"], fate["fate"]) for fate in seen.fates] == [("ci", "used")]
+    assert seen.episode["status"] == "trained"
+
+
+def test_a_task_that_came_with_its_request_is_graded_and_trained_on(seen: Seen) -> None:
+    assert [row["status"] for row in seen.given] == ["trained"] * SIZE
+    assert len({row["task_id"] for row in seen.given}) == 1
+    assert {row["verdict"]["reward"] for row in seen.given} <= {0.0, 1.0}
+    assert {row["verdict"]["evidence"].get("num_cases", 2) for row in seen.given} == {2}
 
 
 def test_the_example_is_as_short_as_it_says() -> None:
