@@ -49,7 +49,8 @@ def parse_given(kind: type[GivenT], given: Mapping[str, Any]) -> GivenT:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         value = "" if first["type"] == "missing" else f" (got {quoted(first['input'])})"
-        raise BadTask(f"{first['msg']}{value}", field=".".join(map(str, first["loc"]))) from error
+        field = ".".join(map(str, first["loc"]))  # names of the sender's own among them
+        raise BadTask(f"{first['msg']}{value}", field=field[:_MAX_QUOTED_CHARS]) from error
     if not task.prompt.strip():
         raise BadTask("the prompt is empty", field="prompt")
     check_files(task.files)

@@ -83,6 +83,7 @@ def test_as_many_and_as_large_files_as_the_limits_allow_and_not_one_more():
         ({"files": [["a.py", ""]]}, "files"),
         ({"files": {"a.py": None}}, "files.a.py"),
         ({"grader": "trust me"}, "grader"),
+        ({"g" * 5000: "long"}, "g" * 100),
     ],
 )
 def test_what_is_wrong_is_told_by_the_name_of_its_field(parts, field):
