@@ -22,6 +22,20 @@ START_S = 60.0
 """A second process imports torch first; other tests may share the cores."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def learner(store, tmp_path_factory):
+    """A learner with a second process of its own, and where it tells the pid of that one.
+
+    Both import torch, one after the other: it is started before the first test, for the last.
+    """
+    told = tmp_path_factory.mktemp("learner") / "pid"
+    process = get_context("spawn").Process(target=fill_and_wait, args=(str(store.root), str(told)))
+    process.start()
+    yield process, told
+    process.kill()
+    process.join()
+
+
 @pytest.fixture(scope="module")
 def upcoming():
     """What the route sees in the queue; empty before each test."""
@@ -112,16 +126,13 @@ def test_processes_that_do_not_answer_in_time_leave_the_batch_unscored_and_the_l
     assert [process.exitcode for process in started] == [-signal.SIGKILL] * 2
 
 
-def test_it_dies_with_the_learner(store, tmp_path):
-    told = tmp_path / "pid"
-    learner = get_context("spawn").Process(target=fill_and_wait, args=(str(store.root), str(told)))
-    learner.start()
-    pid = int(_read_when_written(told))
-    second = psutil.Process(pid)
-    assert second.ppid() == learner.pid
+def test_it_dies_with_the_learner(learner):
+    process, told = learner
+    second = psutil.Process(int(_read_when_written(told)))
+    assert second.ppid() == process.pid
 
-    learner.kill()
-    learner.join()
+    process.kill()
+    process.join()
 
     gone, _ = psutil.wait_procs([second], timeout=10)
     assert gone == [second]
