@@ -82,6 +82,7 @@ def _clients(tx: Transaction) -> dict[str, Gauge]:
         "client_tokens_sampled": Gauge("Tokens sampled for clients, discarded ones included", tokens.num_sampled),
         "client_tokens_kept": Gauge("Of these, tokens that may be trained on", tokens.num_kept),
         "client_kept_share_mean": Gauge("Kept by sampled tokens, mean over clients' episodes", share),
+        "feedback_waiting": Gauge("Feedback that waits for an operator's decision", tx.feedback.num_waiting()),
     }
 
 

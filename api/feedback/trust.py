@@ -12,7 +12,6 @@ def trust_of(settings: FeedbackSettings) -> FeedbackTrust:
     if settings.outlier_threshold is not None:
         outliers = OutlierRule(
             threshold=settings.outlier_threshold,
-            max_share=settings.outlier_share,
             min_history=settings.outlier_min_history,
             window=settings.outlier_window,
         )

@@ -17,9 +17,9 @@ class FeedbackSettings(Section):
 
     ``rule`` combines verdict and sources. ``weights`` by name of the source, 1 where it is not named; a piece keeps the
     weight it came in with. ``max_per_minute`` and ``max_per_day`` are for one person of one source. A minute in which a
-    source as a whole gave more than ``burst_floor``, and far more than its day before lets expect, is a burst. A reward
-    whose modified z-score in what its source or person gave before is above ``outlier_threshold``, and as far as at
-    most ``outlier_share`` of it, waits too; None lets all through.
+    source as a whole gave more than ``burst_floor``, and far more than its day before lets expect, is a burst. The
+    first reward of its kind whose modified z-score in what its source or person gave before is above
+    ``outlier_threshold`` waits too; None lets all through.
     """
 
     rule: Literal["mean_with_verdict", "feedback_first", "verdict_only"] = "mean_with_verdict"
@@ -28,8 +28,7 @@ class FeedbackSettings(Section):
     max_per_day: PositiveInt = 10_000
     burst_floor: PositiveInt | None = 600
     outlier_threshold: PositiveFloat | None = 3.5
-    outlier_share: Annotated[float, Field(ge=0, le=0.2)] = 0.01
-    outlier_min_history: Annotated[int, Field(ge=10)] = 30
+    outlier_min_history: Annotated[int, Field(ge=10)] = 100
     outlier_window: Annotated[int, Field(ge=10, le=10_000)] = 200
 
     def weight_of(self, source: str) -> float:

@@ -46,11 +46,14 @@ async def run_example(service: Service) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """``printed`` by the example; ``fates`` of the feedback and ``episode`` of its first task; ``given``: a group."""
+    """``printed`` by the example; ``fates`` of the feedback and ``episode`` of its first task; ``waiting``: feedback
+    that is held back; ``given``: a group.
+    """
 
     printed: str
     fates: list[dict[str, Any]]
     episode: dict[str, Any]
+    waiting: list[dict[str, Any]]
     given: list[dict[str, Any]]
 
 
@@ -66,7 +69,8 @@ async def _run(directory: Path) -> Seen:
         async with httpx.AsyncClient(base_url=service.url, headers=headers, trust_env=False, timeout=120) as client:
             fates = (await client.get("/v1/episodes/example-train-0/feedback")).json()["data"]
             episode = (await client.get("/v1/episodes/example-train-0")).json()
-            return Seen(printed, fates, episode, await _trained_on_given_task(client))
+            waiting = (await client.get("/v1/feedback")).json()["data"]
+            return Seen(printed, fates, episode, waiting, await _trained_on_given_task(client))
 
 
 async def _trained_on_given_task(client: httpx.AsyncClient) -> list[dict[str, Any]]:
@@ -89,6 +93,7 @@ def test_the_example_sees_the_version_rise_by_its_own_feedback(seen: Seen) -> No
     assert versions == sorted(versions)
     assert [(fate["source"], fate["fate"]) for fate in seen.fates] == [("ci", "used")]
     assert seen.episode["status"] == "trained"
+    assert seen.waiting == [], "a client's tests are trusted, whether they pass first or fail first"
 
 
 def test_a_task_that_came_with_its_request_is_graded_and_trained_on(seen: Seen) -> None:

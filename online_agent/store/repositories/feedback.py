@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from online_agent.errors import BadInput, Conflict, NotFound
 from online_agent.store.models import Episode, Feedback
@@ -94,6 +94,13 @@ class FeedbackRepository(FeedbackTrustRows):
             .limit(check_limit(limit))
         )
         return [_feedback(row) for row in self._db.execute(query)]
+
+    def num_waiting(self) -> int:
+        """Over all tenants: what an operator has not decided about."""
+        query = select(func.count()).where(
+            Feedback.fate == FeedbackFate.QUARANTINED, Feedback.fate_reason.not_in((HELD_OUT, DISCARDED))
+        )
+        return int(self._db.execute(query).scalar_one())
 
     def release(self, tenant_id: str, feedback_id: int) -> FeedbackRecord:
         """The quarantined feedback counts, unless it is too late by now. Raises NotFound, Conflict."""

@@ -1,6 +1,7 @@
 """Whether a piece of feedback may count at once, or waits for an operator: caps, bursts and outliers.
 
-What waits is no part of the history that the next pieces are measured by, and uses up no cap.
+What waits uses up no cap. What waits as an outlier is part of the history that the next pieces are measured by: were it
+not, a source whose rewards change for good would be held back for ever, and what still counts of it would be its past.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _MINUTE_S, _DAY_S = 60.0, 86_400.0
 _MINUTES_BEFORE = (_DAY_S - _MINUTE_S) / _MINUTE_S
 _BURST_DEVIATIONS = 6.0
 """A Poisson count exceeds its mean by so many standard deviations less than once in 10^7 minutes."""
-_COUNTED = Feedback.fate.not_in((FeedbackFate.QUARANTINED, FeedbackFate.DUPLICATE))
+_OUTLIER = "outlier: "
+_WAITS = (Feedback.fate == FeedbackFate.QUARANTINED) & Feedback.fate_reason.startswith(_OUTLIER)
+_KNOWN = Feedback.fate.not_in((FeedbackFate.QUARANTINED, FeedbackFate.DUPLICATE)) | _WAITS
 
 
 class FeedbackTrustRows(Repository):
@@ -62,15 +65,17 @@ class FeedbackTrustRows(Repository):
         of_source: tuple[ColumnElement[bool], ...],
         of_person: tuple[ColumnElement[bool], ...],
     ) -> str | None:
-        if rule.is_outlier(reward, self._history(rule, of_source)):
-            return f"outlier: {reward:g} is far from what {new.source[:100]!r} gave before"
+        """A person is measured by themselves and by all others of the source: repeating oneself makes nothing usual."""
+        others = of_source if new.person is None else (*of_source, Feedback.person.is_distinct_from(new.person))
+        if rule.is_outlier(reward, self._history(rule, others)):
+            return f"{_OUTLIER}{reward:g} is far from what {new.source[:100]!r} gave before"
         if new.person is not None and rule.is_outlier(reward, self._history(rule, of_person)):
-            return f"outlier: {reward:g} is far from what this person gave before"
+            return f"{_OUTLIER}{reward:g} is far from what this person gave before"
         return None
 
     def _history(self, rule: OutlierRule, whose: tuple[ColumnElement[bool], ...]) -> list[float]:
-        """The last rewards that counted, oldest first."""
-        query = select(Feedback.reward).where(*whose, _COUNTED, Feedback.reward.is_not(None))
+        """The last rewards that counted or wait as outliers, oldest first."""
+        query = select(Feedback.reward).where(*whose, _KNOWN, Feedback.reward.is_not(None))
         rows = self._db.execute(query.order_by(Feedback.created_at.desc(), Feedback.id.desc()).limit(rule.window))
         return [reward for reward in rows.scalars() if reward is not None][::-1]
 

@@ -40,9 +40,38 @@ def test_a_reward_far_from_what_its_source_gave_before_waits_for_an_operator(db:
     assert other.fate is FeedbackFate.ACCEPTED, "another source has a history of its own"
 
 
-def test_what_was_quarantined_is_no_history(db: Database) -> None:
+def test_a_source_whose_rewards_change_for_good_is_held_back_once(db: Database) -> None:
     give(db, OUTLIERS, *[0.5, 0.6] * 6)
-    assert {row.fate for row in give(db, OUTLIERS, *[-1.0] * 8)} == {FeedbackFate.QUARANTINED}
+    fates = [row.fate for number in range(4) for row in give(db, OUTLIERS, -1.0 + 0.01 * number)]
+    assert fates == ["quarantined", *["accepted"] * 3]
+
+
+def test_what_an_operator_discarded_makes_nothing_usual(db: Database) -> None:
+    give(db, OUTLIERS, *[0.5, 0.6] * 6)
+    [far] = give(db, OUTLIERS, -1.0)
+    with db.transaction() as tx:
+        tx.feedback.discard(TENANT, far.id)
+    assert give(db, OUTLIERS, -1.0)[0].fate is FeedbackFate.QUARANTINED
+
+
+def test_a_person_does_not_become_usual_by_repeating_themselves_but_others_make_it_so(db: Database) -> None:
+    give(db, OUTLIERS, *[0.5, 0.6] * 6, person="ann")
+    attack = [give(db, OUTLIERS, -1.0, person="mallory")[0].fate for _ in range(4)]
+    assert set(attack) == {FeedbackFate.QUARANTINED}
+    [unhappy] = give(db, OUTLIERS, -1.0, person="bob")
+    assert unhappy.fate is FeedbackFate.ACCEPTED, "he is the second to say so"
+
+
+def test_the_only_person_of_a_source_may_change_their_mind(db: Database) -> None:
+    give(db, OUTLIERS, *[0.5, 0.6] * 6, person="bot")
+    fates = [give(db, OUTLIERS, -1.0, person="bot")[0].fate for _ in range(3)]
+    assert fates == ["quarantined", "accepted", "accepted"]
+
+
+def test_successes_count_behind_nothing_but_failures(db: Database) -> None:
+    for _ in range(12):
+        give(db, OUTLIERS, 0.0)
+    assert {give(db, OUTLIERS, 1.0)[0].fate for _ in range(3)} == {FeedbackFate.ACCEPTED}
 
 
 def test_a_person_is_measured_by_their_own_history_too(db: Database) -> None:

@@ -85,11 +85,13 @@ async def test_an_operator_releases_or_discards_what_came_too_fast(tmp_path: Pat
         assert second["reason"] == "more than 1 in a minute"
         waiting = (await world.client.get("/v1/feedback?limit=1")).json()
         assert [row["id"] for row in waiting["data"]] == [second["id"]]
+        assert "\nonline_agent_feedback_waiting 2.0\n" in (await world.client.get("/metrics")).text
         rest = (await world.client.get(f"/v1/feedback?cursor={waiting['next_cursor']}")).json()
         assert [(row["id"], row["person"]) for row in rest["data"]] == [(third["id"], "ann")]
         released = await world.client.post(f"/v1/feedback/{second['id']}/release")
         discarded = await world.client.post(f"/v1/feedback/{third['id']}/discard")
         assert (released.json()["fate"], discarded.json()["reason"]) == ("accepted", "discarded by an operator")
+        assert "\nonline_agent_feedback_waiting 0.0\n" in (await world.client.get("/metrics")).text
         again = await world.client.post(f"/v1/feedback/{third['id']}/release")
         assert again.status_code == 409
         events = (await world.client.get("/v1/events?kind=feedback_released&kind=feedback_discarded")).json()["data"]
