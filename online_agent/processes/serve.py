@@ -10,7 +10,6 @@ import resource
 import sys
 
 import uvicorn
-from uvicorn.main import STARTUP_FAILURE
 
 from online_agent.config.environment import settings_of_environment
 from online_agent.telemetry.logging import setup_logging
@@ -24,6 +23,7 @@ _CLOSE_TIMEOUT_S = 5
 _KEEP_ALIVE_S = 75
 _GC_THRESHOLDS = (10_000, 20, 50)
 _SWITCH_INTERVAL_S = 0.0005
+_START_FAILED = 3  # what uvicorn itself exits with
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     server = uvicorn.Server(config)
     server.run()
     if not server.started:
-        sys.exit(STARTUP_FAILURE)
+        sys.exit(_START_FAILED)
 
 
 def hold_pauses_short() -> None:

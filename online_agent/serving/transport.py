@@ -69,7 +69,7 @@ class EngineTransport:
             return response.status, await response.read()
 
     async def _events(self, path: str, content: bytes) -> AsyncIterator[bytes]:
-        """The data of each server-sent event but the closing one. A stream may take long, but not be silent for long."""
+        """The data of each server-sent event but the closing one. A stream may take long, its silences may not."""
         silent = aiohttp.ClientTimeout(total=None, sock_read=self._request_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._request("POST", path, content, silent) as response:
