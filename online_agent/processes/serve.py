@@ -48,6 +48,7 @@ def main() -> None:
     server = uvicorn.Server(config)
     server.run()
     if not server.started:
+        print(f"the service did not start; {settings.logs_dir / 'api.log'} says why", file=sys.stderr)
         sys.exit(_START_FAILED)
 
 
