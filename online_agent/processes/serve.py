@@ -23,7 +23,6 @@ _CLOSE_TIMEOUT_S = 5
 _KEEP_ALIVE_S = 75
 _GC_THRESHOLDS = (10_000, 20, 50)
 _SWITCH_INTERVAL_S = 0.0005
-_START_FAILED = 3  # what uvicorn itself exits with
 
 
 def main() -> None:
@@ -46,10 +45,11 @@ def main() -> None:
     config.load()
     hold_pauses_short()
     server = uvicorn.Server(config)
-    server.run()
-    if not server.started:
-        print(f"the service did not start; {settings.logs_dir / 'api.log'} says why", file=sys.stderr)
-        sys.exit(_START_FAILED)
+    try:
+        server.run()
+    finally:
+        if not server.started:  # uvicorn exits with a code and says nothing but in the log
+            sys.stderr.write(f"the service did not start; {settings.logs_dir / 'api.log'} says why\n")
 
 
 def hold_pauses_short() -> None:
