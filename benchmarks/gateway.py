@@ -115,10 +115,13 @@ def is_kept(trial: Trial) -> bool:
 
 
 def ratios(figures: Mapping[str, float], rates: Sequence[int], others: Sequence[str]) -> dict[str, float]:
-    """Ours over each other's: time added, its worst over the rates that both answered without an error; rates kept."""
+    """Ours over each other's: time added, its worst over the rates that both keep; rates kept.
+
+    Above the rate that a side keeps, its time is that of its queue, and grows for as long as the trial goes on.
+    """
     found: dict[str, float] = {}
     for other in others:
-        clean = [r for r in rates if not figures[f"ours_errors_at_{r}"] and not figures[f"{other}_errors_at_{r}"]]
+        clean = [r for r in rates if _kept(figures, "ours", r) and _kept(figures, other, r)]
         for label in SHARES:
             key = f"added_{label}_ms_at"
             if clean:
@@ -128,6 +131,10 @@ def ratios(figures: Mapping[str, float], rates: Sequence[int], others: Sequence[
         if figures[f"{other}_max_rate"]:
             found[f"max_rate_vs_{other}"] = figures["ours_max_rate"] / figures[f"{other}_max_rate"]
     return found
+
+
+def _kept(figures: Mapping[str, float], side: str, rate: int) -> bool:
+    return not figures[f"{side}_errors_at_{rate}"] and figures[f"{side}_added_p99_ms_at_{rate}"] <= MS * KEPT_WITHIN_S
 
 
 @contextmanager

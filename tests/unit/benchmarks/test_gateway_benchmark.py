@@ -87,10 +87,12 @@ def test_a_rate_is_kept_without_errors_and_with_99_of_100_in_time(
     assert is_kept(Trial(latencies, errors)) is kept
 
 
-def test_the_ratio_is_the_worst_over_the_rates_that_both_answer() -> None:
+@pytest.mark.parametrize("overload", [{"x_errors_at_200": 3.0}, {"ours_added_p99_ms_at_200": 501.0}])
+def test_the_ratio_is_the_worst_over_the_rates_that_both_keep(overload: dict[str, float]) -> None:
     figures = {
         **{f"{side}_errors_at_{rate}": 0.0 for side in ("ours", "x") for rate in (50, 100, 200)},
-        "x_errors_at_200": 3.0,
+        **{f"{side}_added_{share}_ms_at_200": 100.0 for side in ("ours", "x") for share in ("p50", "p99")},
+        **overload,
         **{"ours_added_p50_ms_at_50": 2.0, "x_added_p50_ms_at_50": 8.0},
         **{"ours_added_p50_ms_at_100": 3.0, "x_added_p50_ms_at_100": 10.0},
         **{"ours_added_p99_ms_at_50": 4.0, "x_added_p99_ms_at_50": 10.0},
