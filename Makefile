@@ -50,8 +50,12 @@ demo: $(STAMP) ## the whole loop in one go: serve, train, swap, change a tool, a
 up: $(STAMP) ## start everything on this machine and keep it running (Ctrl-C drains)
 	$(BIN)/online-agent up
 
+# Unit tests in two processes, file by file; the others start servers that want both cores. Both parts run to their end.
 test: $(STAMP) $(CLIENTS_STAMP) ## all tests
-	$(BIN)/python -m pytest
+	@failed=0; trap 'exit 130' INT; \
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder || failed=1; \
+	$(BIN)/python -m pytest --ignore tests/unit || failed=1; \
+	exit $$failed
 
 lint: $(STAMP) ## ruff, mypy --strict and the import rules
 	$(BIN)/ruff check .
