@@ -217,7 +217,7 @@ class ChoiceSampler:
         self.token_ids.extend(token_ids)
         self._seen_logprobs.extend(_nan_for_none(value) for value in logprobs)
         before = self._reader.num_tokens
-        fragments = self._reader.push(token_ids)
+        fragments = self._reader.push(token_ids, is_whole=not self._ask.is_streamed)
         if self._ask.wants_logprobs:
             for index in range(self._reader.num_tokens - before):
                 if token_ids[index] not in self._stops:

@@ -22,7 +22,6 @@ OPEN_FILES = 65_536
 _CLOSE_TIMEOUT_S = 5
 _KEEP_ALIVE_S = 75
 _GC_THRESHOLDS = (10_000, 20, 50)
-_SWITCH_INTERVAL_S = 0.0005
 
 
 def main() -> None:
@@ -39,6 +38,7 @@ def main() -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
     )
@@ -53,14 +53,13 @@ def main() -> None:
 
 
 def hold_pauses_short() -> None:
-    """What is imported is never collected, and garbage less often; a database thread gives way to the event loop soon.
+    """What is imported is never collected, and garbage less often.
 
     Call it once the application is loaded: a full collection would look at all its objects, with every request waiting.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def allow_many_files() -> None:

@@ -52,7 +52,7 @@ def test_ids_read_in_two_pieces_give_the_answer_of_one(
     renderer: ChatRenderer, ids: list[int], cut: int, stop: tuple[str, ...]
 ) -> None:
     whole, parts = (AnswerReader(renderer, stop=stop, reads_calls=True) for _ in range(2))
-    whole.push(ids)
+    whole.push(ids, is_whole=True)
     parts.push(ids[:cut])
     parts.push(ids[cut:])
     for reader in (whole, parts):

@@ -37,6 +37,8 @@ def test_c20_a_cut_character_is_replaced_once_at_the_end(renderer: ChatRenderer)
 @given(ids=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=60))
 def test_the_parts_joined_are_the_text_of_all_ids(renderer: ChatRenderer, ids: list[int]) -> None:
     assert "".join(parts_of(renderer, ids)) == renderer.decode(ids)
+    at_once = renderer.encoder.text_stream()
+    assert [at_once.push_all(ids), at_once.finish()] == [renderer.decode(ids), ""]
 
 
 @given(text=st.text(max_size=40))
