@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, func, select
@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, func, select
 from online_agent.store.encoding import unpack_spans
 from online_agent.store.expert_rows import HEADER_BYTES, num_covered
 from online_agent.store.models import ClientEpisode, Completion, DiscardedGeneration, Episode, Turn
+from online_agent.store.prepared import Prepared
 from online_agent.store.records import ClientTokens, CompletionLink, CompletionRecord, DiscardedRecord
 from online_agent.store.repositories.base import Repository
 from online_agent.store.segments import TrainableTurn, training_rows
@@ -30,10 +31,11 @@ _LINK = (
 )
 
 # Every call of a client runs these. They are built once: building one costs more than running it.
-_LINKS = select(*_LINK).where(Completion.episode_id == bindparam("of_episode")).order_by(Completion.turn)
+_LINKS = Prepared(select(*_LINK).where(Completion.episode_id == bindparam("of_episode")).order_by(Completion.turn))
 _SPANS = select(Turn.number, Turn.span_index, Turn.token_ids, Turn.logprobs).where(
     Turn.episode_id == bindparam("of_episode")
 )
+_SPANS_UP_TO = Prepared(_SPANS.where(Turn.number <= bindparam("last")))
 _SPANS_OF_TURNS = _SPANS.where(Turn.number.in_(bindparam("turns", expanding=True)))
 
 _SAMPLED = Episode.num_action_tokens + ClientEpisode.num_discarded_tokens
@@ -54,15 +56,18 @@ class ClientRows(Repository):
 
     def links(self, episode_id: str) -> list[CompletionLink]:
         """In order of their turns."""
-        return [_link(row) for row in self._db.execute(_LINKS, {"of_episode": episode_id})]
+        return [_link(row) for row in _LINKS.rows(self._db, {"of_episode": episode_id})]
 
     def spans_of(self, episode_id: str, turns: Collection[int] | None = None) -> dict[int, list[Span]]:
         """The spans of each of the turns (None: of all)."""
+        rows: Iterable[Sequence[Any]]
         if turns is None:
             rows = self._db.execute(_SPANS, {"of_episode": episode_id})
+        elif turns and len(turns) == max(turns) + 1:  # a conversation that nobody rewrote
+            rows = _SPANS_UP_TO.rows(self._db, {"of_episode": episode_id, "last": max(turns)})
         else:
             rows = self._db.execute(_SPANS_OF_TURNS, {"of_episode": episode_id, "turns": list(turns)})
-        return {row.number: unpack_spans(row.span_index, row.token_ids, row.logprobs) for row in rows}
+        return {number: unpack_spans(*packed) for number, *packed in rows}
 
     def num_routed(self, episode_id: str, path: Sequence[int]) -> int:
         """How many tokens of the sequence that these turns make, from its first on, have the experts that they used."""

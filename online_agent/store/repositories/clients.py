@@ -17,6 +17,7 @@ from sqlalchemy import BindParameter, Integer, bindparam, delete, func, insert, 
 from online_agent.errors import Conflict, NotFound
 from online_agent.store.encoding import pack_spans, unpack_spans
 from online_agent.store.models import ClientEpisode, Completion, DiscardedGeneration, Episode, Turn, table_of
+from online_agent.store.prepared import Prepared
 from online_agent.store.records import (
     ClientEpisodeRecord,
     CompletionLink,
@@ -51,19 +52,22 @@ _ALL = select(*_EPISODE).join(Episode, Episode.id == ClientEpisode.episode_id)
 
 # Every call of a client runs these. They are built once: building one costs more than running it.
 _ASKED: BindParameter[str] = bindparam("id_or_name")
-FIND = _ALL.where(ClientEpisode.tenant_id == bindparam("of_tenant")).where(
-    # Both in one table: with the id of the other one the database would read all episodes of the tenant.
-    (ClientEpisode.episode_id == _ASKED) | (ClientEpisode.name == _ASKED)
+FIND = Prepared(
+    _ALL.where(ClientEpisode.tenant_id == bindparam("of_tenant")).where(
+        # Both in one table: with the id of the other one the database would read all episodes of the tenant.
+        (ClientEpisode.episode_id == _ASKED) | (ClientEpisode.name == _ASKED)
+    )
 )
-_GET = _ALL.where(ClientEpisode.episode_id == bindparam("of_episode"))
+_GET = Prepared(_ALL.where(ClientEpisode.episode_id == bindparam("of_episode")))
 _LOCK = select(Episode.id).where(Episode.id == bindparam("of_episode")).with_for_update()
-_INSERT_EPISODE, _INSERT_COMPLETION = insert(table_of(ClientEpisode)), insert(table_of(Completion))
+_INSERT_EPISODE = insert(table_of(ClientEpisode))
+_INSERT_COMPLETION = Prepared(insert(table_of(Completion)), *(column.name for column in table_of(Completion).columns))
 _WARM = (
     update(table_of(Episode))
     .where(Episode.id == bindparam("of_episode"), Episode.temperature == 0)
     .values(temperature=bindparam("sampled_at"))
 )
-_COUNT = (
+_COUNT = Prepared(
     update(table_of(ClientEpisode))
     .where(ClientEpisode.episode_id == bindparam("of_episode"))
     .values(
@@ -78,16 +82,16 @@ _COUNT = (
 class ClientRepository(ClientRows, ClientRewardRows):
     def find(self, tenant_id: str, id_or_name: str) -> ClientEpisodeRecord | None:
         """The tenant's episode of that id, or the one it calls so."""
-        rows = self._db.execute(FIND, {"of_tenant": tenant_id, "id_or_name": id_or_name}).all()
-        row = next((row for row in rows if row.id == id_or_name), rows[0] if rows else None)
+        rows = FIND.rows(self._db, {"of_tenant": tenant_id, "id_or_name": id_or_name})
+        row = next((row for row in rows if row[0] == id_or_name), rows[0] if rows else None)
         return None if row is None else _episode(row)
 
     def get(self, episode_id: str) -> ClientEpisodeRecord:
         """Raises NotFound."""
-        row = self._db.execute(_GET, {"of_episode": episode_id}).one_or_none()
-        if row is None:
+        rows = _GET.rows(self._db, {"of_episode": episode_id})
+        if not rows:
             raise NotFound(f"no episode {episode_id!r}")
-        return _episode(row)
+        return _episode(rows[0])
 
     def open(self, new: EpisodeNew, name: str | None = None, parent_id: str | None = None) -> str:
         """The episode ``new`` is open under ``name``; returns its id, or that of the one which has it already."""
@@ -232,7 +236,7 @@ class ClientRepository(ClientRows, ClientRewardRows):
             "traceparent": new.traceparent,
             "created_at": self._now(),
         }
-        self._db.execute(_INSERT_COMPLETION, values)
+        _INSERT_COMPLETION.run(self._db, values)
         if new.temperature > 0 and not episode.temperature:
             self._db.execute(_WARM, {"of_episode": episode.id, "sampled_at": new.temperature})
 
@@ -262,7 +266,7 @@ class ClientRepository(ClientRows, ClientRewardRows):
 
     def _count(self, episode_id: str, *, kept: int = 0, discarded: int = 0, segments: int = 0) -> None:
         added = {"kept": kept, "discarded": discarded, "segments": segments}
-        self._db.execute(_COUNT, {"of_episode": episode_id, "now": self._now(), **added})
+        _COUNT.run(self._db, {"of_episode": episode_id, "now": self._now(), **added})
 
 
 def _with_spans(new: CompletionNew, spans: Sequence[Span], number: int) -> TurnNew:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Integer, Text, Update, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import Integer, Text, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from envs.types import Observation
 from online_agent.errors import Conflict, MisalignedEpisode, NotFound
 from online_agent.store.encoding import pack_spans, unpack_spans
 from online_agent.store.models import Episode, Turn, table_of
+from online_agent.store.prepared import Prepared
 from online_agent.store.records import TurnNew, TurnRecord
 from online_agent.store.repositories.base import Repository
 from online_agent.types import EpisodeStatus, Span, SpanKind, ToolCall
@@ -18,7 +20,7 @@ from online_agent.types import EpisodeStatus, Span, SpanKind, ToolCall
 _EPISODES, _TURNS = table_of(Episode), table_of(Turn)
 
 
-def _count_turn() -> Update:
+def _count_turn() -> ReturningUpdate[*tuple[Any, ...]]:
     """The open episode has one more turn. Built once: building it costs more than running it."""
     of = _EPISODES.c
     number, reason = bindparam("number", type_=Integer), bindparam("reason", type_=Text)
@@ -44,8 +46,8 @@ def _count_turn() -> Update:
     )
 
 
-_COUNT_TURN = _count_turn()
-_INSERT_TURN = insert(_TURNS)
+_COUNT_TURN = Prepared(_count_turn())
+_INSERT_TURN = Prepared(insert(_TURNS), *(column.name for column in _TURNS.columns))
 
 
 class TurnRows(Repository):
@@ -55,11 +57,12 @@ class TurnRows(Repository):
         Spans that do not line up are stored as they came, and the episode becomes untrainable with the reason.
         Raises NotFound, or Conflict when the episode is no longer open or ``new.number`` is not the next one.
         """
-        row = self._db.execute(_COUNT_TURN, turn_counts(episode_id, new)).one_or_none()
-        if row is None:
+        rows = _COUNT_TURN.rows(self._db, turn_counts(episode_id, new))
+        if not rows:
             raise self._refused(episode_id, new.number)
-        number = int(row.num_turns) - 1
-        self._db.execute(_INSERT_TURN, turn_values(episode_id, number, row.tenant_id, new, self._now()))
+        num_turns, tenant_id = rows[0]
+        number = int(num_turns) - 1
+        _INSERT_TURN.run(self._db, turn_values(episode_id, number, tenant_id, new, self._now()))
         return number
 
     def replace_turn(self, episode_id: str, number: int, new: TurnNew) -> None:
@@ -74,7 +77,7 @@ class TurnRows(Repository):
         removed, added = turn_counts(episode_id, _turn_as_new(_turn(old))), turn_counts(episode_id, new)
         for key in ("action_tokens", "tool_calls", "tool_errors"):
             added[key] -= removed[key]
-        if self._db.execute(_COUNT_TURN, {**added, "number": None}).one_or_none() is None:
+        if not _COUNT_TURN.rows(self._db, {**added, "number": None}):
             raise self._refused(episode_id, number)
         self._db.execute(
             update(Episode).where(Episode.id == episode_id).values(num_turns=Episode.num_turns - 1)

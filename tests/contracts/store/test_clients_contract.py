@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import update
 
 from online_agent.errors import Conflict
 from online_agent.store.models import Turn
-from online_agent.store.records import FeedbackNew, SeenEpisode
+from online_agent.store.records import CompletionLink, FeedbackNew, SeenEpisode
 from online_agent.store.repositories import clients
 from online_agent.store.session import Database
 from online_agent.types import EpisodeStatus, StopReason
@@ -37,7 +35,7 @@ def test_a_name_is_one_episode_whoever_opens_it_first(db: Database) -> None:
 def test_an_episode_is_found_by_indexes_however_many_its_tenant_has(sqlite_url: str) -> None:
     db = Database(sqlite_url)
     with db.reading() as tx:
-        found = str(clients.FIND.compile(dialect=tx.connection.dialect))
+        found = str(clients.FIND.statement.compile(dialect=tx.connection.dialect))
         plan = tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {found}", ("acme", "task", "task")).all()
     db.close()
     assert [step for *_, step in plan if step.startswith("SCAN")] == []
@@ -78,18 +76,22 @@ def test_an_answer_whose_parent_was_replaced_meanwhile_keeps_the_context_it_was_
     assert row.num_action_tokens == 3
 
 
-def test_an_episode_that_nobody_wrote_to_since_is_not_read_again(db: Database) -> None:
-    episode_id = open_client(db)
+def test_an_episode_that_nobody_wrote_to_since_is_not_read_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    episode_id, read = open_client(db), []
     answer(db, episode_id)
-    seen = _seen(db, episode_id)
-    with _statements(db) as statements:
-        answer(db, episode_id, "q", parent=0, parent_completion="c-p", seen=seen)
-    assert not [one for one in statements if one.startswith("SELECT completions.")]
-    with _statements(db) as statements:
-        answer(db, episode_id, "r", parent=1, parent_completion="c-q", seen=seen)
-    assert [one for one in statements if one.startswith("SELECT completions.")], "there was another turn by then"
+    seen, links = _seen(db, episode_id), clients.ClientRepository.links
+
+    def counted(self: clients.ClientRepository, of: str) -> list[CompletionLink]:
+        read.append(of)
+        return links(self, of)
+
+    monkeypatch.setattr(clients.ClientRepository, "links", counted)
+    answer(db, episode_id, "q", parent=0, parent_completion="c-p", seen=seen)
+    assert read == []
+    answer(db, episode_id, "r", parent=1, parent_completion="c-q", seen=seen)
+    assert read == [episode_id], "there was another turn by then"
     with db.reading() as tx:
-        assert [link.segment for link in tx.clients.links(episode_id)] == [0, 0, 0]
+        assert [link.segment for link in links(tx.clients, episode_id)] == [0, 0, 0]
 
 
 def test_what_was_seen_before_a_retry_is_not_taken_for_what_is_there(db: Database, clock: ManualClock) -> None:
@@ -109,23 +111,6 @@ def test_what_was_seen_before_a_retry_is_not_taken_for_what_is_there(db: Databas
 def _seen(db: Database, episode_id: str) -> SeenEpisode:
     with db.reading() as tx:
         return SeenEpisode(tx.clients.get(episode_id), tx.clients.links(episode_id))
-
-
-@contextmanager
-def _statements(db: Database) -> Iterator[list[str]]:
-    """What is executed inside the block."""
-    executed: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        executed.append(statement)
-
-    with db.transaction() as tx:
-        engine = tx.connection.engine
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield executed
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
 
 
 def test_a_closed_episode_is_graded_by_feedback_and_trained_once_with_all_its_segments(db: Database) -> None:
