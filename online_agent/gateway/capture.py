@@ -170,7 +170,7 @@ def _turn(captured: Captured, choice: SampledChoice) -> TurnNew:
             *choice.answer.unread,
         ],
         finish_reason=choice.finish,
-        num_prompt_tokens=len(captured.prompt.input_ids),
+        num_prompt_tokens=captured.prompt.num_input_ids,
         num_cached_tokens=generation.num_cached_tokens,
         num_retractions=generation.num_retractions,
         latency_s=choice.seconds,

@@ -60,7 +60,7 @@ class Exchange:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return len(self.captured.prompt.input_ids)
+        return self.captured.prompt.num_input_ids
 
     def add(self, sampler: ChoiceSampler) -> None:
         """One more choice; ``emit`` takes what it says."""

@@ -127,7 +127,7 @@ class Gateway:
         self._check_model(call)
         redacted = self._secrets.call(call)
         _, prompt = await self._store.read(lambda tx: self._prepare(tx, caller, redacted))
-        return len(prompt.input_ids)
+        return prompt.num_input_ids
 
     def _check_model(self, call: ChatCall) -> None:
         if call.model != self._settings.model_name:

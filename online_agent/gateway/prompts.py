@@ -52,6 +52,10 @@ class Prompt:
     def input_ids(self) -> Int32Array:
         return np.concatenate([span.token_ids for span in (*self.context, *self.spans)])
 
+    @property
+    def num_input_ids(self) -> int:
+        return sum(len(span.token_ids) for span in (*self.context, *self.spans))
+
 
 class PromptBuilder:
     def __init__(self, renderer: ChatRenderer, family: str = HERMES) -> None:

@@ -12,6 +12,9 @@ from online_agent.errors import EngineProtocolError, EngineRejected
 from online_agent.serving.experts import ExpertsAsked, parse_experts
 from online_agent.types import Float32Array, Generation, Int32Array, VersionRun
 
+_MAX_IDS = 2**31
+"""Ids are stored as int32."""
+
 
 def parse_generation(
     answer: Any, engine: str, version: int | None = None, experts: ExpertsAsked | None = None
@@ -26,7 +29,7 @@ def parse_generation(
     """
     meta = answer.get("meta_info") if isinstance(answer, dict) else None
     ids = answer.get("output_ids") if isinstance(answer, dict) else None
-    if not isinstance(meta, dict) or not _is_list_of_ints(ids):
+    if not isinstance(meta, dict) or not is_list_of_ids(ids):
         raise EngineProtocolError(f"{engine}: the answer has no output_ids or no meta_info")
     finish = meta.get("finish_reason")
     _raise_if_refused(finish, engine)
@@ -34,16 +37,16 @@ def parse_generation(
     logprobs, problem = _read_logprobs(meta.get("output_token_logprobs"), token_ids)
     runs = _read_version_runs(meta) if version is None else _one_run(version, len(token_ids))
     problem = problem or _gap_in(runs, len(token_ids))
-    num_prompt_tokens = int(meta.get("prompt_tokens") or 0)
+    num_prompt_tokens = _count(meta.get("prompt_tokens"))
     return Generation(
         token_ids=token_ids,
         logprobs=logprobs,
         version_runs=runs,
         finish_reason=str(finish.get("type")) if isinstance(finish, dict) else "unknown",
         num_prompt_tokens=num_prompt_tokens,
-        num_cached_tokens=int(meta.get("cached_tokens") or 0),
-        num_retractions=int(meta.get("num_retractions") or 0),
-        top_logprobs=tuple(meta.get("output_top_logprobs") or ()),
+        num_cached_tokens=_count(meta.get("cached_tokens")),
+        num_retractions=_count(meta.get("num_retractions")),
+        top_logprobs=tuple(_list(meta.get("output_top_logprobs"))),
         misalignment=problem and f"{engine}, version {meta.get('weight_version')}: {problem}",
         routed_experts=None if experts is None else parse_experts(meta, experts, num_prompt_tokens + len(token_ids)),
     )
@@ -73,15 +76,16 @@ def error_message(body: Any) -> str:
 
 
 def _read_logprobs(triples: Any, token_ids: Int32Array) -> tuple[Float32Array, str | None]:
-    if not isinstance(triples, list) or not all(isinstance(t, list | tuple) and len(t) >= 2 for t in triples):
+    if not isinstance(triples, list) or not _are_all(triples, list, tuple) or min(map(len, triples), default=2) < 2:
         return np.empty(0, np.float32), "the answer has no output_token_logprobs"
-    values = [triple[0] for triple in triples]
-    logprobs = np.asarray([_number_or_nan(value) for value in values], np.float32)
+    values, of_ids, ids = [triple[0] for triple in triples], [triple[1] for triple in triples], token_ids.tolist()
+    are_numbers = _are_all(values, float, int)
+    logprobs = np.asarray(values if are_numbers else list(map(_number_or_nan, values)), np.float32)
     if len(triples) != len(token_ids):
         return logprobs, f"{len(token_ids)} ids but {len(triples)} log-probs"
-    for position, (triple, token_id) in enumerate(zip(triples, token_ids.tolist(), strict=True)):
-        if triple[1] != token_id:
-            return logprobs, f"position {position} has id {token_id} but the log-prob of id {triple[1]}"
+    if of_ids != ids:
+        position = next(at for at, (theirs, own) in enumerate(zip(of_ids, ids, strict=True)) if theirs != own)
+        return logprobs, f"position {position} has id {ids[position]} but the log-prob of id {of_ids[position]}"
     bad = np.flatnonzero(~np.isfinite(logprobs))
     if len(bad):
         return logprobs, f"the log-prob at position {int(bad[0])} is {_json(values[int(bad[0])])}"
@@ -92,14 +96,18 @@ def _read_version_runs(meta: Mapping[str, Any]) -> tuple[VersionRun, ...]:
     spans = meta.get("weight_versions")
     if not isinstance(spans, list):
         return ()
-    runs: list[VersionRun] = []
-    for span in spans:
-        version = parse_version(span.get("version"))
-        if version is None:
-            return ()
-        if span["end"] > span["start"]:
-            runs.append(VersionRun(version, int(span["start"]), int(span["end"])))
-    return tuple(runs)
+    runs = [_version_run(span) for span in spans]
+    return tuple(run for run in runs if run is not None and run.end > run.start) if None not in runs else ()
+
+
+def _version_run(span: Any) -> VersionRun | None:
+    """None for anything but our version number with the positions that it made."""
+    if not isinstance(span, dict):
+        return None
+    version, start, end = parse_version(span.get("version")), span.get("start"), span.get("end")
+    if version is None or type(start) is not int or type(end) is not int:
+        return None
+    return VersionRun(version, start, end)
 
 
 def _one_run(version: int, num_tokens: int) -> tuple[VersionRun, ...]:
@@ -115,13 +123,36 @@ def _gap_in(runs: Sequence[VersionRun], num_tokens: int) -> str | None:
     return None if position == num_tokens else f"weight versions cover {position} of {num_tokens} ids"
 
 
-def _number_or_nan(value: Any) -> float:
+def logprob_of(triple: Any) -> float:
+    """The number in one of the engine's triples of log-prob, id and text; NaN where there is none."""
+    value = triple[0] if isinstance(triple, list | tuple) and triple else None
     return float(value) if isinstance(value, int | float) else float("nan")
+
+
+def alternatives_of(triples: Any) -> tuple[tuple[int, float], ...]:
+    """The ids that could have stood in one place, with their log-probs; what is none is left out."""
+    return tuple(
+        (triple[1], float(triple[0]))
+        for triple in _list(triples)
+        if isinstance(triple, list | tuple)
+        and len(triple) >= 2
+        and isinstance(triple[0], int | float)
+        and type(triple[1]) is int
+    )
 
 
 def _json(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _is_list_of_ints(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int for item in value)
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _count(value: Any) -> int:
+    """A number that is told and nothing depends on: 0 where the engine gave none."""
+    return value if type(value) is int and value > 0 else 0
+
+
+def is_list_of_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < _MAX_IDS for item in value)
