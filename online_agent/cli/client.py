@@ -128,5 +128,5 @@ def _api_error(answer: httpx.Response) -> ApiError:
         message, param = str(error["message"]), error.get("param")
     except (ValueError, KeyError, TypeError):
         message, param = answer.text[:200] or answer.reason_phrase, None
-    where = f" ({param})" if param else ""
+    where = f" ({param})" if param and not message.startswith(f"{param}: ") else ""
     return ApiError(f"{message}{where}", status=answer.status_code, param=param)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from online_agent.cli.output import AsJson, age, field, show_json, show_rows
+from online_agent.cli.output import AsJson, age, due, field, show_json, show_rows
 
 app = typer.Typer(help="API keys: make, rotate, list, revoke.", no_args_is_help=True)
 
@@ -19,9 +19,9 @@ _COLUMNS = (
     ("scopes", lambda row: " ".join(row.get("scopes", ()))),
     age("created", "created_at"),
     age("used", "last_used_at"),
-    field("expires_at"),
-    field("requests_per_minute"),
-    field("tokens_per_day"),
+    due("expires", "expires_at"),
+    ("calls/min", lambda row: row.get("requests_per_minute")),
+    ("tokens/day", lambda row: row.get("tokens_per_day")),
     age("revoked", "revoked_at"),
 )
 

@@ -13,9 +13,11 @@ Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], Any]]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+_PIPED_WIDTH = 10_000
+
 
 def show_rows(rows: Iterable[Row], columns: Sequence[Column], *, as_json: bool, empty: str = "nothing yet") -> None:
-    """One line a row; ``--json`` prints the rows as the API gave them."""
+    """A row each, its first field (an id or a name) unbroken; ``--json`` prints the rows as the API gave them."""
     rows = list(rows)
     if as_json:
         show_json(rows)
@@ -28,11 +30,14 @@ def show_rows(rows: Iterable[Row], columns: Sequence[Column], *, as_json: bool, 
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, _ in columns:
-        table.add_column(title, overflow="fold", min_width=len(title))
+    for number, (title, _) in enumerate(columns):
+        table.add_column(title, overflow="fold", min_width=len(title), no_wrap=number == 0)
     for row in rows:
         table.add_row(*(Text(as_text(value(row))) for _, value in columns))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH  # a line a row, for grep and cut
+    console.print(table, crop=False)
 
 
 def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -59,6 +64,11 @@ def age(title: str, name: str) -> Column:
     return title, lambda row: _ago(row.get(name))
 
 
+def due(title: str, name: str) -> Column:
+    """In how long a time (unix seconds) will be, or how long ago it was."""
+    return title, lambda row: _until(row.get(name))
+
+
 def as_text(value: Any) -> str:
     if value is None:
         return "-"
@@ -74,8 +84,18 @@ def as_text(value: Any) -> str:
 def _ago(at: float | None) -> str:
     if at is None:
         return "-"
-    seconds = max(0, int(time.time() - at))
+    return f"{_length(time.time() - at)} ago"
+
+
+def _until(at: float | None) -> str:
+    if at is None or at <= time.time():
+        return _ago(at)
+    return f"in {_length(at - time.time())}"
+
+
+def _length(seconds: float) -> str:
+    whole = max(0, int(seconds))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
+        if whole >= size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"

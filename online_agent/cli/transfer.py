@@ -32,6 +32,8 @@ def export_episodes(
 
     query: dict[str, Any] = {"format": file_format.value, "shape": shape.value}
     chosen = {"status": status, "env": env, "weight_version": weight_version}
+    if not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {out.parent}", param_hint="--out")
     partial = out.with_name(f"{out.name}.partial")
     try:
         with connect(_TIMEOUT_S) as api, partial.open("wb") as file:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+from typer.testing import CliRunner
 
 from online_agent.cli.failures import ApiError, Unreachable
+from online_agent.cli.main import app
 from online_agent.errors import NotAuthenticated
 from tests.unit.cli.conftest import KEY, ScriptedApi
 
@@ -54,6 +57,31 @@ def test_episodes_list_is_a_table_of_the_rows_asked_for(api: ScriptedApi, run: R
     assert all(text in result.output for text in ("ep_1", "graded", "train-7", "reward"))
     assert api.calls[0][2] == {"limit": ["5"], "env": ["bug_repair"], "status": ["graded"]}
     assert api.keys == [f"Bearer {KEY}"]
+
+
+def test_a_piped_list_is_a_line_a_row_however_narrow_the_terminal(api: ScriptedApi) -> None:
+    long = EPISODE | {"id": f"ep_{'0' * 34}", "task_id": "t" * 60}
+    api.answers["GET /v1/episodes"] = (200, {"data": [long], "next_cursor": None})
+    lines = CliRunner().invoke(app, ["episodes", "list"], env={"COLUMNS": "40"}).output.splitlines()
+    assert len(lines) == 2
+    assert lines[1].split()[0] == long["id"]
+    assert long["task_id"] in lines[1].split()
+
+
+def test_an_id_is_whole_on_a_narrow_terminal_too(api: ScriptedApi) -> None:
+    long = EPISODE | {"id": f"ep_{'0' * 34}", "task_id": "t" * 60}
+    api.answers["GET /v1/episodes"] = (200, {"data": [long], "next_cursor": None})
+    terminal = {"COLUMNS": "60", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "1"}
+    assert long["id"] in CliRunner().invoke(app, ["episodes", "list"], env=terminal).output
+
+
+def test_keys_show_when_they_expire(api: ScriptedApi, run: Run) -> None:
+    in_three_days = time.time() + 3 * 86_400 + 60
+    rows = [{"id": "key_1", "name": "ci", "expires_at": in_three_days}, {"id": "key_2", "name": "old", "expires_at": 0}]
+    api.answers["GET /v1/keys"] = (200, {"data": rows})
+    lines = run("keys", "list").output.splitlines()
+    assert "in 3 d" in lines[1]
+    assert "d ago" in lines[2]
 
 
 def test_lists_follow_pages_up_to_the_limit(api: ScriptedApi, run: Run) -> None:
@@ -240,6 +268,11 @@ def test_an_error_of_the_api_carries_its_message_and_field(api: ScriptedApi, run
     error = run("changes", "inject", "bug_repair", "remove_tool", "-p", "tool=x").exception
     assert isinstance(error, ApiError)
     assert str(error) == "no tool named 'x' (params.tool)"
+
+
+def test_a_field_that_the_message_begins_with_is_named_once(api: ScriptedApi, run: Run) -> None:
+    api.answers["POST /v1/keys"] = (400, {"error": {"message": "name: too long", "param": "name"}})
+    assert str(run("keys", "create", "x", "--scope", "agent").exception) == "name: too long"
 
 
 def test_a_service_that_is_not_there_is_unreachable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,12 @@ async def test_parquet_is_read_by_pyarrow(served: World, tmp_path: Path) -> None
     assert parquet.read_table(out)["id"].to_pylist() == ["log-2", "log-1", "log-0"]
 
 
+async def test_an_export_into_a_directory_that_is_not_there_is_a_wrong_input(served: World, tmp_path: Path) -> None:
+    result = await _run("export", "--out", str(tmp_path / "nowhere" / "out.jsonl"))
+    assert result.exit_code == 2
+    assert "there is no directory" in result.output
+
+
 async def test_a_refused_export_leaves_the_file_that_was_there(served: World, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("before")
