@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from online_agent.errors import EngineProtocolError, EngineRejected, EngineUnava
 from online_agent.gateway.answer_reader import AnswerReader, AnswerText
 from online_agent.gateway.calls import Finish, TokenLogprob
 from online_agent.gateway.markup import Fragment
+from online_agent.serving.answers import alternatives_of, logprob_of
 from online_agent.serving.client import new_rid
 from online_agent.serving.streams import StreamPart
 from online_agent.telemetry.logging import get_logger
@@ -200,7 +202,7 @@ class ChoiceSampler:
         )
         async for part in parts:
             was_over = self._reader.is_over
-            self._take(part.token_ids, [triple[0] for triple in part.logprobs], part.top_logprobs)
+            self._take(part.token_ids, [logprob_of(triple) for triple in part.logprobs], part.top_logprobs)
             if part.generation is not None:
                 return part.generation
             if self._reader.is_over and not was_over:
@@ -213,9 +215,9 @@ class ChoiceSampler:
         except (EngineUnavailable, EngineRejected):
             return  # an engine that cannot be reached runs nothing of ours
 
-    def _take(self, token_ids: Sequence[int], logprobs: Sequence[Any], top: Sequence[Any]) -> None:
+    def _take(self, token_ids: Sequence[int], logprobs: Sequence[float], top: Sequence[Any]) -> None:
         self.token_ids.extend(token_ids)
-        self._seen_logprobs.extend(_nan_for_none(value) for value in logprobs)
+        self._seen_logprobs.extend(logprobs)
         before = self._reader.num_tokens
         fragments = self._reader.push(token_ids, is_whole=not self._ask.is_streamed)
         if self._ask.wants_logprobs:
@@ -277,15 +279,9 @@ def _clipped_experts(generation: Generation, num_tokens: int) -> RoutedExperts |
     return None if rows is None or len(rows) < num_dropped else rows[: len(rows) - num_dropped]
 
 
-def _nan_for_none(value: Any) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def _token_logprob(index: int, ids: Sequence[int], logprobs: Sequence[Any], top: Sequence[Any]) -> TokenLogprob:
-    own = logprobs[index] if index < len(logprobs) else None
-    others = (top[index] if index < len(top) else None) or ()
+def _token_logprob(index: int, ids: Sequence[int], logprobs: Sequence[float], top: Sequence[Any]) -> TokenLogprob:
     return TokenLogprob(
         token_id=ids[index],
-        logprob=_nan_for_none(own),
-        top=tuple((int(other[1]), float(other[0])) for other in others if other[0] is not None),
+        logprob=logprobs[index] if index < len(logprobs) else math.nan,
+        top=alternatives_of(top[index]) if index < len(top) else (),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from online_agent.errors import EngineProtocolError, EngineRejected
-from online_agent.serving.answers import error_message, parse_generation
+from online_agent.serving.answers import error_message, is_list_of_ids, parse_generation
 from online_agent.serving.experts import ExpertsAsked
 from online_agent.types import Generation
 
@@ -80,6 +80,6 @@ class StreamAssembler:
             raise EngineRejected(f"{self._engine}: {error_message(event)}")
         if not isinstance(event, dict) or not isinstance(event.get("meta_info"), dict):
             raise EngineProtocolError(f"{self._engine}: an event of the stream has no meta_info")
-        if not isinstance(event.get("output_ids"), list):
+        if not is_list_of_ids(event.get("output_ids")):
             raise EngineProtocolError(f"{self._engine}: an event of the stream has no output_ids")
         return event

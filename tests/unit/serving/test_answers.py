@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from online_agent.errors import EngineProtocolError, EngineRejected
-from online_agent.serving.answers import error_message, parse_generation, parse_version
+from online_agent.serving.answers import alternatives_of, error_message, parse_generation, parse_version
 from online_agent.types import VersionRun
 
 ENGINE = "http://engine"
@@ -121,3 +121,40 @@ def test_an_abort_that_is_no_refusal_keeps_what_was_sampled(status_code: int | N
     aborted = {"type": "abort", "message": "Aborted", "status_code": status_code}
     generation = parse_generation(answer([11], finish_reason=aborted), ENGINE)
     assert (generation.finish_reason, generation.token_ids.tolist()) == ("abort", [11])
+
+
+@pytest.mark.parametrize(
+    ("meta", "problem"),
+    [
+        ({"weight_versions": [1, 2]}, "weight versions cover 0 of 2 ids"),
+        ({"weight_versions": [{"version": "7"}]}, "weight versions cover 0 of 2 ids"),
+        ({"weight_versions": [{"version": "7", "start": "0", "end": None}]}, "weight versions cover 0 of 2 ids"),
+        ({"output_token_logprobs": [[], []]}, "the answer has no output_token_logprobs"),
+        ({"output_token_logprobs": [1, 2]}, "the answer has no output_token_logprobs"),
+        ({"output_token_logprobs": [["x", 11, None], [-0.5, 12, None]]}, "the log-prob at position 0 is x"),
+        ({"output_token_logprobs": [[-1e300, 11, None], [-0.5, 12, None]]}, "the log-prob at position 0 is -1e+300"),
+    ],
+)
+def test_an_answer_whose_additions_have_another_shape_keeps_its_ids(meta: dict[str, Any], problem: str) -> None:
+    generation = parse_generation(answer([11, 12], **meta), ENGINE)
+    assert generation.token_ids.tolist() == [11, 12]
+    assert generation.misalignment == f"http://engine, version 7: {problem}"
+
+
+def test_counts_that_are_none_are_zero() -> None:
+    odd = {"prompt_tokens": "many", "cached_tokens": [1], "num_retractions": -3, "output_top_logprobs": 1}
+    generation = parse_generation(answer([11], **odd), ENGINE)
+    assert (generation.num_prompt_tokens, generation.num_cached_tokens, generation.num_retractions) == (0, 0, 0)
+    assert (generation.top_logprobs, generation.misalignment) == ((), None)
+
+
+@pytest.mark.parametrize("token_id", [-1, 2**31, 2**40, True, 1.0, None])
+def test_what_cannot_be_an_id_is_no_answer(token_id: Any) -> None:
+    with pytest.raises(EngineProtocolError, match="no output_ids"):
+        parse_generation({"output_ids": [3, token_id], "meta_info": {}}, ENGINE)
+
+
+def test_alternatives_that_are_none_are_left_out() -> None:
+    triples = [[-0.5, 11, None], [None, 12, None], ["x", 13], [-1.0], 4, [-2, 14, "b"], [-3.0, "15", None]]
+    assert alternatives_of(triples) == ((11, -0.5), (14, -2.0))
+    assert alternatives_of(None) == alternatives_of(7) == ()
