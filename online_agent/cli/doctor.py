@@ -164,6 +164,8 @@ def check_broker(settings: Settings) -> Finding:
 def check_port(settings: Settings) -> Finding:
     import socket
 
+    from online_agent.supervisor.lock import running_pid
+
     host, port = settings.api.host, settings.api.port
     if port == 0:
         return Finding(Level.OK, "API port", "a free one will be chosen")
@@ -172,6 +174,8 @@ def check_port(settings: Settings) -> Finding:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if (pid := running_pid(settings.data_dir)) is not None:
+                return Finding(Level.OK, "API port", f"{host}:{port} is taken; `up` runs here as process {pid}")
             remedy = "set ONLINE_AGENT_API__PORT=0 for a free one, or stop what listens there"
             return Finding(Level.MISSING, "API port", f"{host}:{port} cannot be used ({error.strerror})", remedy)
     return Finding(Level.OK, "API port", f"{host}:{port} is free")
