@@ -25,13 +25,15 @@ IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 MAX_ID_CHARS = 200
 
 Name = Annotated[str | None, Field(min_length=1, max_length=MAX_ID_CHARS)]
+# A segment of the paths below /v1/episodes, where no server takes an encoded slash for anything but a slash.
+EpisodeName = Annotated[str | None, Field(min_length=1, max_length=MAX_ID_CHARS, pattern="^[^/]+$")]
 
 
 class CallingHeaders(BaseModel):
-    episode: Name = Field(
+    episode: EpisodeName = Field(
         None,
         alias=EPISODE_HEADER,
-        description="Joins calls into one episode: an id from an earlier answer, or a name of your own",
+        description="Joins calls into one episode: an id from an earlier answer, or an own name, without a slash",
     )
     parent: Name = Field(
         None,

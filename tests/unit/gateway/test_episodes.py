@@ -56,6 +56,15 @@ async def test_calls_with_one_id_are_one_episode_and_an_id_is_made_when_there_is
     assert desk.record(episode).num_turns == 2
 
 
+async def test_a_name_that_no_path_could_hold_is_refused_before_anything_is_sampled(desk: ClientDesk) -> None:
+    refused = await desk.chat([USER], "owner/repository")
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "X-Episode-Id"
+    desk.say("a")
+    assert (await desk.chat([USER], "my ticket #5?")).status_code == 200
+    assert (await close(desk, "my%20ticket%20%235%3F"))["name"] == "my ticket #5?"
+
+
 async def test_a_name_of_the_clients_own_joins_too_and_is_its_tenants(desk: ClientDesk) -> None:
     desk.say("a", "b", "c")
     assert (await desk.chat([USER], "task 7")).headers["X-Episode-Id"] == "task 7"
