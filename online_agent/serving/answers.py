@@ -138,7 +138,7 @@ def alternatives_of(triples: Any) -> tuple[tuple[int, float], ...]:
         if isinstance(triple, list | tuple)
         and len(triple) >= 2
         and isinstance(triple[0], int | float)
-        and type(triple[1]) is int
+        and is_list_of_ids([triple[1]])
     )
 
 

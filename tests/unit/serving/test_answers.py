@@ -155,6 +155,16 @@ def test_what_cannot_be_an_id_is_no_answer(token_id: Any) -> None:
 
 
 def test_alternatives_that_are_none_are_left_out() -> None:
-    triples = [[-0.5, 11, None], [None, 12, None], ["x", 13], [-1.0], 4, [-2, 14, "b"], [-3.0, "15", None]]
+    triples = [
+        [-0.5, 11, None],
+        [None, 12, None],
+        ["x", 13],
+        [-1.0],
+        4,
+        [-2, 14, "b"],
+        [-3.0, "15", None],
+        [-4.0, -1, None],
+        [-5.0, 2**31],
+    ]
     assert alternatives_of(triples) == ((11, -0.5), (14, -2.0))
     assert alternatives_of(None) == alternatives_of(7) == ()
