@@ -4,19 +4,20 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
+from uuid import uuid4
 
 from openai import AsyncOpenAI
 
 from envs.registry import build_environments
 from envs.sandbox.nsjail import NsjailSandbox
 
-service = AsyncOpenAI()  # OPENAI_BASE_URL and OPENAI_API_KEY
+service, run = AsyncOpenAI(), uuid4().hex[:8]  # OPENAI_BASE_URL and OPENAI_API_KEY; an episode's name is used once
 env = build_environments(NsjailSandbox(first_uid=30_001))["bug_repair"]
 tools = [{"type": "function", "function": asdict(tool)} for tool in env.tools()]
 
 
 async def repair(task):
-    episode, session = f"example-{task.id}", await env.start(task)
+    episode, session = f"example-{run}-{task.id}", await env.start(task)
     client = service.with_options(default_headers={"X-Episode-Id": episode})
     history = [{"role": "system", "content": env.system_prompt()}, {"role": "user", "content": task.prompt}]
     while history[-1]["role"] != "assistant" and not session.artifact().is_submitted and len(history) < 14:
@@ -31,7 +32,7 @@ async def repair(task):
     return passed, reply.receipt["weight_version"]
 
 
-async def main(num_rounds, size):
+async def main(num_rounds=12, size=16):
     for first in range(0, num_rounds * size, size):
         outcomes = await asyncio.gather(*(repair(task) for task in env.tasks("train", first, size)))
         print(f"version {max(v for _, v in outcomes)}: {sum(passed for passed, _ in outcomes)} of {size} repaired")

@@ -33,10 +33,10 @@ GIVEN = {
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(500)]
 
 
-async def run_example(service: Service) -> str:
+async def run_example(service: Service, num_rounds: int = NUM_ROUNDS, size: int = SIZE) -> str:
     told = {"OPENAI_BASE_URL": f"{service.url}/v1", "OPENAI_API_KEY": service.key, "NO_PROXY": "127.0.0.1"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(EXAMPLE), str(NUM_ROUNDS), str(SIZE), env=os.environ | told,
+        sys.executable, str(EXAMPLE), str(num_rounds), str(size), env=os.environ | told,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     output, _ = await process.communicate()
@@ -47,7 +47,7 @@ async def run_example(service: Service) -> str:
 @dataclass(frozen=True)
 class Seen:
     """``printed`` by the example; ``fates`` of the feedback and ``episode`` of its first task; ``waiting``: feedback
-    that is held back; ``given``: a group.
+    that is held back; ``given``: a group; ``again``: what a second run on the same tasks printed.
     """
 
     printed: str
@@ -55,6 +55,7 @@ class Seen:
     episode: dict[str, Any]
     waiting: list[dict[str, Any]]
     given: list[dict[str, Any]]
+    again: str
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +68,12 @@ async def _run(directory: Path) -> Seen:
         printed = await run_example(service)
         headers = {"Authorization": f"Bearer {service.key}"}
         async with httpx.AsyncClient(base_url=service.url, headers=headers, trust_env=False, timeout=120) as client:
-            fates = (await client.get("/v1/episodes/example-train-0/feedback")).json()["data"]
-            episode = (await client.get("/v1/episodes/example-train-0")).json()
+            oldest = (await client.get("/v1/episodes", params={"env": "client", "limit": 100})).json()["data"][-1]["id"]
+            fates = (await client.get(f"/v1/episodes/{oldest}/feedback")).json()["data"]
+            episode = (await client.get(f"/v1/episodes/{oldest}")).json()
             waiting = (await client.get("/v1/feedback")).json()["data"]
-            return Seen(printed, fates, episode, waiting, await _trained_on_given_task(client))
+            given = await _trained_on_given_task(client)
+        return Seen(printed, fates, episode, waiting, given, await run_example(service, 1, 2))
 
 
 async def _trained_on_given_task(client: httpx.AsyncClient) -> list[dict[str, Any]]:
@@ -78,7 +81,9 @@ async def _trained_on_given_task(client: httpx.AsyncClient) -> list[dict[str, An
     body = {"env": "bug_repair", "task": GIVEN, "group_size": SIZE}
     created = (await client.post("/v1/episodes", params={"wait": "true"}, json=body)).json()
     for _ in range(120):
-        listed = (await client.get("/v1/episodes", params={"group_id": created["group_id"]})).json()["data"]
+        listed: list[dict[str, Any]] = (
+            await client.get("/v1/episodes", params={"group_id": created["group_id"]})
+        ).json()["data"]
         if {row["status"] for row in listed} == {"trained"}:
             break
         await asyncio.sleep(0.5)
@@ -96,6 +101,10 @@ def test_the_example_sees_the_version_rise_by_its_own_feedback(seen: Seen) -> No
     assert seen.waiting == [], "a client's tests are trusted, whether they pass first or fail first"
 
 
+def test_a_second_run_on_the_same_tasks_has_episodes_of_its_own(seen: Seen) -> None:
+    assert re.fullmatch(r"version \d+: [012] of 2 repaired\n", seen.again)
+
+
 def test_a_task_that_came_with_its_request_is_graded_and_trained_on(seen: Seen) -> None:
     assert [row["status"] for row in seen.given] == ["trained"] * SIZE
     assert len({row["task_id"] for row in seen.given}) == 1
@@ -105,4 +114,4 @@ def test_a_task_that_came_with_its_request_is_graded_and_trained_on(seen: Seen) 
 
 def test_the_example_is_as_short_as_it_says() -> None:
     lines = EXAMPLE.read_text().splitlines()
-    assert sum(bool(line.strip()) for line in lines) <= 30
+    assert sum(bool(line.strip()) for line in lines) <= 31
