@@ -143,11 +143,20 @@ def feedback(
     typer.echo(f"feedback {row.get('id')}: {row.get('fate')}")
 
 
+def _answer(turn: dict[str, Any], env: str) -> list[str]:
+    """Text and calls. The text of a client's turn is what the client got, without calls; elsewhere it holds them."""
+    text = [turn["text"].strip()] if turn["text"].strip() else []
+    if env.removeprefix("imported:") != "client":
+        return text
+    return text + [f"{call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}" for call in turn["tool_calls"]]
+
+
 def _print_episode(row: dict[str, Any]) -> None:
     typer.echo(f"{row['id']}  {row['status']}  {row['env']}/{row['task_id']}  version {row['weight_version']}")
     for turn in row.get("turns") or []:
         typer.secho(f"\nturn {turn['number']}", bold=True)
-        typer.echo(turn["text"].strip())
+        for line in _answer(turn, row["env"]):
+            typer.echo(line)
         for observation in turn["observations"]:
             typer.secho(observation["text"].rstrip(), fg="red" if observation["is_error"] else "cyan")
     verdict = row.get("verdict")

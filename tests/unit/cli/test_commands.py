@@ -106,6 +106,15 @@ def test_episodes_run_waits_and_shows_the_turns_and_the_verdict(api: ScriptedApi
     assert body == {"env": "bug_repair", "split": "train", "task_id": "train-7", "sampling": {"temperature": 0.0}}
 
 
+def test_a_clients_turn_is_shown_with_the_calls_that_its_text_leaves_out(api: ScriptedApi, run: Run) -> None:
+    call = {"name": "read_file", "arguments": {"path": "a.py"}, "error": None}
+    turns = [{"number": 0, "text": text, "tool_calls": [call], "observations": []} for text in ("", "Let me look.")]
+    api.answers["GET /v1/episodes/ep_1"] = (200, EPISODE | {"env": "client", "turns": turns})
+    shown = run("episodes", "show", "ep_1").output
+    assert 'turn 0\nread_file {"path": "a.py"}\n' in shown
+    assert 'turn 0\nLet me look.\nread_file {"path": "a.py"}\n' in shown
+
+
 def test_a_task_in_a_file_is_sent_as_it_is(api: ScriptedApi, run: Run, tmp_path: Path) -> None:
     api.answers["POST /v1/episodes"] = (201, EPISODE)
     api.answers["GET /v1/episodes/ep_1"] = (200, EPISODE)
