@@ -2,6 +2,7 @@
 
 Invariants. The key is taken (begin) before the effect and given its answer (finish) after it. A handler that raises
 frees the key, so the caller may try again; a handler whose process died frees it when its lease in the store runs out.
+A handler that works for longer than its lease renews it.
 Of two requests at the same time one works; the other waits for its answer, at most ``WAIT_S``, then gets 409 with
 Retry-After.
 Answers stay after the row they speak of is erased, so they must hold ids, never contents or secrets.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,12 +24,14 @@ from pydantic import BaseModel
 
 from api.auth import Caller
 from api.runtime import Runtime
-from online_agent.errors import Conflict
+from online_agent.errors import Busy, Conflict
 from online_agent.store.records import Done, Fresh, Mismatch
+from online_agent.store.repositories.idempotency import LEASE_S
 
 WAIT_S = 10.0
 POLL_S = 0.02
 MAX_POLL_S = 0.5
+RENEW_S = LEASE_S / 4
 REPLAY_HEADER = "Idempotent-Replay"
 
 IdempotencyKey = Annotated[
@@ -98,13 +102,24 @@ async def once(runtime: Runtime, claim: Claim | None, effect: Callable[[], Await
 
 
 async def _finish(runtime: Runtime, claim: Claim, effect: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    holding = asyncio.create_task(_hold(runtime, claim))
     try:
         answer = await effect()
     except BaseException:
         await runtime.write(lambda tx: tx.idempotency.release(claim.tenant_id, claim.key))
         raise
+    finally:
+        holding.cancel()
     await runtime.write(lambda tx: tx.idempotency.finish(claim.tenant_id, claim.key, answer.status, answer.body))
     return answer
+
+
+async def _hold(runtime: Runtime, claim: Claim) -> None:
+    """The key stays taken for as long as the work lasts. A database that is busy is asked again the next time."""
+    while True:
+        await asyncio.sleep(RENEW_S)
+        with suppress(Busy):
+            await runtime.write(lambda tx: tx.idempotency.renew(claim.tenant_id, claim.key))
 
 
 async def _begin(runtime: Runtime, claim: Claim) -> Done | None:

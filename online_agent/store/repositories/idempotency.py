@@ -1,7 +1,7 @@
 """Idempotency keys: one effect for concurrent twins, one answer for every repeat.
 
 ``begin`` and ``finish`` are two transactions with the work between them; the unique row is the lock. A handler that
-fails calls ``release``; one that died loses the key at ``expires_at``.
+fails calls ``release``; one whose work is long calls ``renew``; one that died loses the key at ``expires_at``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from online_agent.store.models import IdempotencyKey
 from online_agent.store.records import Done, Fresh, Idempotency, Mismatch, Running
 from online_agent.store.repositories.base import Repository, check_name
 
+LEASE_S = 120.0
 _RETRY_AFTER_S = 1.0
 
 
 class IdempotencyRepository(Repository):
-    def begin(self, tenant_id: str, key: str, route: str, body_hash: str, lease_s: float = 120.0) -> Idempotency:
+    def begin(self, tenant_id: str, key: str, route: str, body_hash: str, lease_s: float = LEASE_S) -> Idempotency:
         """Fresh: the caller does the work now. Done, Running, Mismatch: it must not."""
         check_name(key, "Idempotency-Key")
         now = self._now()
@@ -37,6 +38,14 @@ class IdempotencyRepository(Repository):
             return Running(retry_after_s=min(_RETRY_AFTER_S, row.expires_at - now))
         self._db.execute(update(IdempotencyKey).where(*mine).values(expires_at=now + lease_s))
         return Fresh()
+
+    def renew(self, tenant_id: str, key: str, lease_s: float = LEASE_S) -> None:
+        """The work goes on: the key is not free for another ``lease_s``. One that is answered or free stays so."""
+        self._db.execute(
+            update(IdempotencyKey)
+            .where(IdempotencyKey.tenant_id == tenant_id, IdempotencyKey.key == key, IdempotencyKey.status.is_(None))
+            .values(expires_at=self._now() + lease_s)
+        )
 
     def finish(self, tenant_id: str, key: str, status: int, body: Any) -> None:
         """The answer is remembered. Raises Conflict when another handler answered first or the key is gone."""

@@ -335,6 +335,22 @@ def test_another_body_or_route_is_a_mismatch_and_another_tenant_is_not(db: Datab
         assert tx.idempotency.begin("rival", "k1", "POST /v1/episodes", "h2") == Fresh()
 
 
+def test_a_key_that_is_renewed_stays_taken_beyond_its_first_lease(db: Database, clock: ManualClock) -> None:
+    with db.transaction() as tx:
+        tx.idempotency.begin(TENANT, "k1", "r", "h", lease_s=30)
+        clock.advance(29)
+        tx.idempotency.renew(TENANT, "k1", lease_s=30)
+        clock.advance(29)
+        assert tx.idempotency.begin(TENANT, "k1", "r", "h") == Running(1.0)
+        clock.advance(1)
+        assert tx.idempotency.begin(TENANT, "k1", "r", "h") == Fresh()
+        tx.idempotency.finish(TENANT, "k1", 200, {})
+        tx.idempotency.renew(TENANT, "k1")
+        tx.idempotency.renew(TENANT, "unknown")
+        assert tx.idempotency.begin(TENANT, "k1", "r", "h") == Done(200, {})
+        assert tx.idempotency.begin(TENANT, "unknown", "r", "h") == Fresh()
+
+
 def test_a_key_is_free_again_when_its_handler_failed_or_died(db: Database, clock: ManualClock) -> None:
     with db.transaction() as tx:
         tx.idempotency.begin(TENANT, "k1", "r", "h")

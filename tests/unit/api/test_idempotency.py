@@ -161,3 +161,25 @@ async def test_a_repeat_of_feedback_is_whole_although_its_text_is_not_remembered
     assert second.json()["text"] == "well done"
     with world.db.reading() as tx:
         assert len(tx.feedback.of_episode(TENANT, episode["id"])) == 1
+
+
+async def test_work_that_outlasts_its_lease_keeps_its_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C22: whoever repeats a long call does not start it a second time."""
+    monkeypatch.setattr(idempotency, "RENEW_S", 0.01)
+    claim = Claim(TENANT, "k1", "POST /v1/x", "h")
+    is_over = asyncio.Event()
+
+    async def long() -> Outcome:
+        await is_over.wait()
+        return Outcome(200, {"n": 1})
+
+    first = asyncio.create_task(once(world.runtime, claim, long))
+    await asyncio.sleep(0.05)
+    with world.db.transaction() as tx:
+        tx.idempotency.renew(TENANT, "k1", lease_s=-1.0)  # its lease has run out
+    await asyncio.sleep(0.2)
+    second = asyncio.create_task(once(world.runtime, claim, long))
+    await asyncio.sleep(0.05)
+    is_over.set()
+    assert await first == Outcome(200, {"n": 1})
+    assert await second == Outcome(200, {"n": 1}, is_replay=True)
