@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -30,8 +31,10 @@ def weighted_mean(opinions: Iterable[Opinion]) -> float | None:
     counted = [opinion for opinion in opinions if opinion.weight > 0]
     if not counted:
         return None
-    total = math.fsum(opinion.weight for opinion in counted)
-    return math.fsum(opinion.weight * opinion.reward for opinion in counted) / total
+    largest = max(opinion.weight for opinion in counted)  # the smallest numbers keep no digits in a product
+    weights = [opinion.weight / largest for opinion in counted]
+    rewards = [opinion.reward for opinion in counted]
+    return math.fsum(map(operator.mul, weights, rewards)) / math.fsum(weights)
 
 
 def training_reward(rule: FeedbackRule, verdict: float, latest_by_source: Mapping[str, Opinion]) -> float:

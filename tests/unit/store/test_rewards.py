@@ -43,6 +43,10 @@ def test_sources_count_by_their_weight_and_the_verdict_as_one(rule: FeedbackRule
     assert training_reward(rule, 1.0, latest) == pytest.approx(expected)
 
 
+def test_a_weight_next_to_nothing_is_a_weight() -> None:
+    assert weighted_mean([Opinion(0.375, 1e-313)]) == 0.375
+
+
 def test_where_no_source_counts_the_verdict_is_the_reward() -> None:
     assert training_reward(FeedbackRule.FEEDBACK_FIRST, 0.25, {"bot": Opinion(-1.0, 0.0)}) == 0.25
     assert weighted_mean([Opinion(-1.0, 0.0)]) is None
