@@ -35,10 +35,9 @@ class _Compiled:
 class Prepared:
     """``rows`` or ``run`` it with a value for each of its named parameters."""
 
-    def __init__(self, statement: Statement, *columns: str) -> None:
-        """``columns``: those that an insert gives values for, each a parameter of that name."""
+    def __init__(self, statement: Statement) -> None:
+        """An insert has a parameter for each column of its table, by its name."""
         self.statement = statement
-        self._columns = columns
         self._of_dialect: dict[str, _Compiled] = {}
         self._from_driver: dict[str, tuple[tuple[int, Convert], ...]] = {}
 
@@ -77,7 +76,8 @@ class Prepared:
         return known
 
     def _compile(self, dialect: Dialect) -> _Compiled:
-        compiled: Any = self.statement.compile(dialect=dialect, column_keys=list(self._columns) or None)
+        inserted = [column.key for column in self.statement.table.c] if isinstance(self.statement, Insert) else None
+        compiled: Any = self.statement.compile(dialect=dialect, column_keys=inserted)
         to_driver = {
             name: convert
             for parameter, name in compiled.bind_names.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from online_agent.store.records.episodes import TurnNew
 from online_agent.store.records.json import Json
@@ -150,11 +151,7 @@ class SeenEpisode:
 
     def is_still(self, episode: ClientEpisodeRecord) -> bool:
         """Whether nothing was written to the episode since: every write counts something and moves ``active_at``."""
-        before, now = self.episode, episode
-        return (before.id, before.active_at, before.num_turns, before.num_segments, before.num_discarded_tokens) == (
-            now.id,
-            now.active_at,
-            now.num_turns,
-            now.num_segments,
-            now.num_discarded_tokens,
-        )
+        return bool(_WRITTEN(self.episode) == _WRITTEN(episode))
+
+
+_WRITTEN = attrgetter("id", "active_at", "num_turns", "num_segments", "num_discarded_tokens")

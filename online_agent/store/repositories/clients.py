@@ -61,7 +61,7 @@ FIND = Prepared(
 _GET = Prepared(_ALL.where(ClientEpisode.episode_id == bindparam("of_episode")))
 _LOCK = select(Episode.id).where(Episode.id == bindparam("of_episode")).with_for_update()
 _INSERT_EPISODE = insert(table_of(ClientEpisode))
-_INSERT_COMPLETION = Prepared(insert(table_of(Completion)), *(column.name for column in table_of(Completion).columns))
+_INSERT_COMPLETION = Prepared(insert(table_of(Completion)))
 _WARM = (
     update(table_of(Episode))
     .where(Episode.id == bindparam("of_episode"), Episode.temperature == 0)

@@ -19,6 +19,7 @@ from online_agent.types import EpisodeStatus, FeedbackFate
 
 HELD_OUT = "held-out task"
 DISCARDED = "discarded by an operator"
+_UNDECIDED = (Feedback.fate == FeedbackFate.QUARANTINED) & Feedback.fate_reason.not_in((HELD_OUT, DISCARDED))
 _STILL_COUNTS = (EpisodeStatus.OPEN, EpisodeStatus.FINISHED, EpisodeStatus.GRADED)
 
 
@@ -86,8 +87,7 @@ class FeedbackRepository(FeedbackTrustRows):
             select(*Feedback.__table__.columns)
             .where(
                 Feedback.tenant_id == tenant_id,
-                Feedback.fate == FeedbackFate.QUARANTINED,
-                Feedback.fate_reason.not_in((HELD_OUT, DISCARDED)),
+                _UNDECIDED,
                 Feedback.id > after_id,
             )
             .order_by(Feedback.id)
@@ -97,10 +97,7 @@ class FeedbackRepository(FeedbackTrustRows):
 
     def num_waiting(self) -> int:
         """Over all tenants: what an operator has not decided about."""
-        query = select(func.count()).where(
-            Feedback.fate == FeedbackFate.QUARANTINED, Feedback.fate_reason.not_in((HELD_OUT, DISCARDED))
-        )
-        return int(self._db.execute(query).scalar_one())
+        return int(self._db.execute(select(func.count()).where(_UNDECIDED)).scalar_one())
 
     def release(self, tenant_id: str, feedback_id: int) -> FeedbackRecord:
         """The quarantined feedback counts, unless it is too late by now. Raises NotFound, Conflict."""

@@ -47,7 +47,7 @@ def _count_turn() -> ReturningUpdate[*tuple[Any, ...]]:
 
 
 _COUNT_TURN = Prepared(_count_turn())
-_INSERT_TURN = Prepared(insert(_TURNS), *(column.name for column in _TURNS.columns))
+_INSERT_TURN = Prepared(insert(_TURNS))
 
 
 class TurnRows(Repository):

@@ -31,11 +31,10 @@ def test_rows_have_the_values_that_sqlalchemy_reads(db: Database, statement: obj
 def test_an_insert_stores_what_sqlalchemy_stores(db: Database) -> None:
     episode_id = open_client(db)
     answer(db, episode_id)
-    names = [column.name for column in _COMPLETIONS.columns]
     with db.transaction() as tx:
         [row] = tx.connection.execute(OF_EPISODE, {"of": episode_id}).mappings().all()
         values = {**row, "turn": 7, "message": {"text": "\x00 é", "n": [1, None]}, "has_tools": True, "tags": {}}
-        Prepared(insert(_COMPLETIONS), *names).run(tx.connection, values)
+        Prepared(insert(_COMPLETIONS)).run(tx.connection, values)
     with db.reading() as tx:
         [stored] = [
             row for row in tx.connection.execute(OF_EPISODE, {"of": episode_id}).mappings().all() if row["turn"] == 7
@@ -66,10 +65,9 @@ def test_an_update_returns_what_it_changed_and_rolls_back_with_its_transaction(d
 
 
 def test_errors_are_sqlalchemys(db: Database) -> None:
-    names = [column.name for column in _TURNS.columns]
-    values = dict.fromkeys(names, None) | {"content": {}, "span_index": []}
+    values = dict.fromkeys(_TURNS.columns.keys()) | {"content": {}, "span_index": []}
     with pytest.raises(IntegrityError), db.transaction() as tx:
-        Prepared(insert(_TURNS), *names).run(tx.connection, values)
+        Prepared(insert(_TURNS)).run(tx.connection, values)
 
 
 def test_a_reader_cannot_write(db: Database) -> None:
