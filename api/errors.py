@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from envs.errors import BadChange, EnvError
+from envs.errors import quoted as quoted_up_to
 from online_agent.errors import BadInput, Busy, OnlineAgentError
 from online_agent.telemetry.logging import get_logger
 
@@ -135,8 +136,7 @@ def describe_invalid(errors: Sequence[Mapping[str, Any]]) -> BadInput:
 
 def quoted(value: object) -> str:
     """The value as a person would type it, cut to a length that is safe to send back."""
-    text = repr(value)
-    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}…"
+    return quoted_up_to(value, MAX_QUOTED_CHARS)
 
 
 def _call(request: Request) -> str:

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import Header, Request
@@ -34,14 +34,12 @@ MAX_POLL_S = 0.5
 RENEW_S = LEASE_S / 4
 REPLAY_HEADER = "Idempotent-Replay"
 
+KEY_HEADER: Final = "Idempotency-Key"
+KEY_TEXT = "Repeat the request with the same key and body to get the first answer again."
+MAX_KEY_CHARS = 200
+
 IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=200,
-        description="Repeat the request with the same key and body to get the first answer again.",
-    ),
+    str | None, Header(alias=KEY_HEADER, min_length=1, max_length=MAX_KEY_CHARS, description=KEY_TEXT)
 ]
 
 
@@ -135,11 +133,11 @@ async def _begin(runtime: Runtime, claim: Claim) -> Done | None:
         if isinstance(begun, Done):
             return begun
         if isinstance(begun, Mismatch):
-            raise Conflict(f"Idempotency-Key {claim.key!r} was used with another request", param="Idempotency-Key")
+            raise Conflict(f"{KEY_HEADER} {claim.key!r} was used with another request", param=KEY_HEADER)
         if asyncio.get_running_loop().time() + pause_s > deadline:
             raise Conflict(
-                f"the first request with Idempotency-Key {claim.key!r} is still running",
-                param="Idempotency-Key",
+                f"the first request with {KEY_HEADER} {claim.key!r} is still running",
+                param=KEY_HEADER,
                 retry_after_s=1,
             )
         await asyncio.sleep(pause_s)

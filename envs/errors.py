@@ -37,3 +37,12 @@ class BadTask(EnvError):
 
 class WorkspaceRefused(EnvError):
     pass
+
+
+MAX_QUOTED_CHARS = 100
+
+
+def quoted(value: object, max_chars: int = MAX_QUOTED_CHARS) -> str:
+    """The value as a person would type it, cut to a length that is safe to send back."""
+    text = repr(value)
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from envs.errors import BadTask, WorkspaceRefused
+from envs.errors import MAX_QUOTED_CHARS, BadTask, WorkspaceRefused, quoted
 from envs.workspace import Workspace
 
 GIVEN_PREFIX = "inline-"
@@ -18,7 +18,6 @@ MAX_PROMPT_CHARS = 16_384
 MAX_FILES = 64
 MAX_FILES_BYTES = 262_144  # together; every member of a group keeps its copy
 MAX_PATH_BYTES = 200  # every file system takes a name of that length
-_MAX_QUOTED_CHARS = 100
 
 GivenT = TypeVar("GivenT", bound="GivenTask")
 
@@ -50,7 +49,7 @@ def parse_given(kind: type[GivenT], given: Mapping[str, Any]) -> GivenT:
         first = error.errors(include_url=False)[0]
         value = "" if first["type"] == "missing" else f" (got {quoted(first['input'])})"
         field = ".".join(map(str, first["loc"]))  # names of the sender's own among them
-        raise BadTask(f"{first['msg']}{value}", field=field[:_MAX_QUOTED_CHARS]) from error
+        raise BadTask(f"{first['msg']}{value}", field=field[:MAX_QUOTED_CHARS]) from error
     if not task.prompt.strip():
         raise BadTask("the prompt is empty", field="prompt")
     check_files(task.files)
@@ -72,9 +71,3 @@ def check_files(files: Mapping[str, str]) -> None:
     size_bytes = sum(len(text.encode()) for text in files.values())
     if size_bytes > MAX_FILES_BYTES:
         raise BadTask(f"the files have {size_bytes} bytes together, the limit is {MAX_FILES_BYTES}", field="files")
-
-
-def quoted(value: object) -> str:
-    """The value as a person would type it, cut to a length that is safe to send back."""
-    text = repr(value)
-    return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"

@@ -14,13 +14,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 
 from api.auth import needs
+from api.idempotency import KEY_HEADER, KEY_TEXT, MAX_KEY_CHARS
 from online_agent.gateway.calls import Caller
 from online_agent.types import Scope
 
 EPISODE_HEADER: Final = "X-Episode-Id"
 PARENT_HEADER: Final = "X-Parent-Episode-Id"
 RECORD_HEADER: Final = "X-Record"
-IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 
 MAX_ID_CHARS = 200
 
@@ -44,10 +44,8 @@ class CallingHeaders(BaseModel):
 
 
 class AnsweredHeaders(CallingHeaders):
-    idempotency_key: Name = Field(
-        None,
-        alias=IDEMPOTENCY_HEADER,
-        description="Repeat the request with the same key and body to get the first answer again.",
+    idempotency_key: Annotated[str | None, Field(min_length=1, max_length=MAX_KEY_CHARS)] = Field(
+        None, alias=KEY_HEADER, description=KEY_TEXT
     )
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from envs.errors import BadTask
-from envs.given import GivenPart, GivenTask, parse_given, quoted
+from envs.errors import BadTask, quoted
+from envs.given import GivenPart, GivenTask, parse_given
 from envs.tasks.bug_repair.recognition import is_heldout
 from envs.types import Split, Task
 
