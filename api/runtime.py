@@ -59,11 +59,13 @@ class Runtime:
     renderer: ChatRenderer | None = None
     is_draining: bool = False
     known_keys: KnownKeys = field(init=False)
+    _store: ThreadedDatabase = field(init=False)
     _work: set[asyncio.Task[Any]] = field(default_factory=set)
     _num_waiting: int = 0
     _nobody_waits: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self._store = ThreadedDatabase(self.db, self.threads)
         self.known_keys = KnownKeys(self.settings.api.key_cache_s, self.db.clock, self._look_up)
 
     async def _look_up(self, secret: str) -> KeyRecord | None:
@@ -105,10 +107,10 @@ class Runtime:
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """The result of ``work``, committed when this returns."""
-        return await ThreadedDatabase(self.db, self.threads).write(work)
+        return await self._store.write(work)
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        return await ThreadedDatabase(self.db, self.threads).read(work)
+        return await self._store.read(work)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         """The result of blocking work that is not the database's: sending a job, reading a manifest."""

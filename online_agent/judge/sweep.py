@@ -46,12 +46,8 @@ class JudgeSweep:
         threads: Executor,
         tell: Callable[[str], None] = lambda outcome: None,
     ) -> None:
-        self._store, self._renderer, self._judge, self._settings = (
-            ThreadedDatabase(db, threads),
-            renderer,
-            judge,
-            settings,
-        )
+        self._store = ThreadedDatabase(db, threads)
+        self._renderer, self._judge, self._settings = renderer, judge, settings
         self._trust, self._redactor, self._tell = trust, redactor, tell
         self._owner = secrets.token_hex(8)
         self._task: asyncio.Task[None] | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from api.keys.known import MAX_KEYS, KnownKeys
 from online_agent.store.records import KeyRecord
 from tests.database_fixtures import ManualClock
@@ -59,22 +61,14 @@ async def test_what_opens_nothing_is_looked_up_each_time(clock: ManualClock) -> 
     assert await known.find("a") == KEY
 
 
-async def test_a_key_opens_nothing_after_its_expiry_though_it_is_kept(clock: ManualClock) -> None:
-    store = Store(a=replace(KEY, expires_at=clock() + 0.25))
+@pytest.mark.parametrize("end", ["expires_at", "old_until"])
+async def test_a_key_is_read_again_when_it_expires_or_its_overlap_ends(clock: ManualClock, end: str) -> None:
+    store = Store(a=replace(KEY, **{end: clock() + 0.5}))
     known = KnownKeys(1.0, clock, store.look)
     assert await known.find("a") is not None
-    clock.advance(0.25)
-    store.keys.clear()
-    assert await known.find("a") is None
-
-
-async def test_a_secret_from_before_a_rotation_is_read_again_when_its_overlap_ends(clock: ManualClock) -> None:
-    store = Store(old=replace(KEY, old_until=clock() + 0.5))
-    known = KnownKeys(1.0, clock, store.look)
-    assert await known.find("old") is not None
     clock.advance(0.5)
     store.keys.clear()
-    assert await known.find("old") is None
+    assert await known.find("a") is None
 
 
 async def test_an_overlap_that_is_over_does_not_keep_a_key_from_being_kept(clock: ManualClock) -> None:
