@@ -26,6 +26,7 @@ log = get_logger(__name__)
 
 MAX_QUOTED_CHARS = 200
 ANTHROPIC_PATHS = "/v1/messages"
+DEFECT = "internal error; the server's log has the details"
 
 _TYPE_OF_STATUS = {
     401: "authentication_error",
@@ -175,8 +176,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 async def _on_bug(request: Request, error: Exception) -> Response:
     """A defect of ours: the caller learns that, and only that; the log has the traceback."""
     log.error("a defect", call=_call(request), exc_info=error)
-    message = "internal error; the server's log has the details"
-    return error_response(500, message, OnlineAgentError.code, path=request.url.path)
+    return error_response(500, DEFECT, OnlineAgentError.code, path=request.url.path)
 
 
 def install(app: FastAPI) -> None:

@@ -10,6 +10,7 @@
     ├── NotAuthenticated            no key, or one that is unknown or revoked (401)
     ├── NotAllowed                  the key lacks the scope (403)
     ├── Busy                        a bounded queue is full, or weights are being swapped (429/503 + Retry-After)
+    │   └── DatabaseBusy            no lock or no connection in time: the service's own, not the caller's rate (503)
     ├── EngineError                 the engine call failed: an outage, never a reward
     │   ├── EngineUnavailable       not reachable or not ready; worth a retry
     │   ├── EngineRejected          the engine answered 4xx: the request itself is wrong
@@ -80,6 +81,10 @@ class NotAllowed(OnlineAgentError):
 
 class Busy(OnlineAgentError):
     code, http_status = "busy", 429
+
+
+class DatabaseBusy(Busy):
+    http_status = 503
 
 
 class EngineError(OnlineAgentError):

@@ -15,6 +15,8 @@ from api.runtime import RuntimeDep
 
 router = APIRouter(prefix="/v1", tags=["clients"], route_class=StrictRoute)
 
+NOTHING_SAID = EpisodeClose()
+
 
 @router.post("/episodes/{episode_id}/close", response_model=ClientEpisodeOut)
 async def close_episode(
@@ -22,7 +24,7 @@ async def close_episode(
     runtime: RuntimeDep,
     caller: AgentCaller,
     episode_id: EpisodeName,
-    body: EpisodeClose,
+    body: EpisodeClose = NOTHING_SAID,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Say that a client's episode is over, with its reward if it is known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 router = APIRouter(tags=["health"])
 
@@ -21,6 +21,11 @@ _HEADERS = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store", "Re
 async def get_dashboard() -> HTMLResponse:
     """A person's view of success, versions, changes and the learner."""
     return HTMLResponse(PAGE, headers=_HEADERS)
+
+
+@router.get("/", include_in_schema=False)
+async def get_root() -> RedirectResponse:
+    return RedirectResponse("/dashboard")
 
 
 PAGE = files("api.dashboard").joinpath("page.html").read_text(encoding="utf-8")

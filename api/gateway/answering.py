@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from api.errors import ShuttingDown
+from api.errors import DEFECT, ShuttingDown
 from api.gateway.caller import EPISODE_HEADER, AnsweredClient
 from api.gateway.contents import check_counts, check_format
 from api.idempotency import REPLAY_HEADER, Claim, Outcome, body_hash, once
@@ -23,6 +23,9 @@ from online_agent.gateway.calls import CallAnswer, ChatCall
 from online_agent.gateway.exchange import Exchange
 from online_agent.gateway.gateway import Gateway
 from online_agent.gateway.recall import RecalledExchange
+from online_agent.telemetry.logging import get_logger
+
+log = get_logger(__name__)
 
 Told = Exchange | RecalledExchange
 """What an answer is read from: the exchange that gives it, or what is stored of one that gave it before."""
@@ -166,6 +169,12 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except OnlineAgentError as error:
             await send({"type": "http.response.body", "body": self._on_error(error), "more_body": True})
+        except OSError:
+            raise  # the client left
+        except Exception as defect:
+            log.error("a defect", completion_id=self._exchange.completion_id, exc_info=defect)
+            last = self._on_error(OnlineAgentError(DEFECT))
+            await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _ping(self, send: Send) -> None:

@@ -146,9 +146,21 @@ def feedback(
 def _answer(turn: dict[str, Any], env: str) -> list[str]:
     """Text and calls. The text of a client's turn is what the client got, without calls; elsewhere it holds them."""
     text = [turn["text"].strip()] if turn["text"].strip() else []
-    if env.removeprefix("imported:") != "client":
+    if not _is_client(env):
         return text
     return text + [f"{call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}" for call in turn["tool_calls"]]
+
+
+def _result(verdict: dict[str, Any], env: str) -> str:
+    """Only an environment knows whether its task is solved; of a client's episode there is a reward."""
+    reward = f"reward {verdict['reward']:g}"
+    if _is_client(env):
+        return reward
+    return f"{'solved' if verdict['is_success'] else 'not solved'}, {reward}"
+
+
+def _is_client(env: str) -> bool:
+    return env.removeprefix("imported:") == "client"
 
 
 def _print_episode(row: dict[str, Any]) -> None:
@@ -161,7 +173,7 @@ def _print_episode(row: dict[str, Any]) -> None:
             typer.secho(observation["text"].rstrip(), fg="red" if observation["is_error"] else "cyan")
     verdict = row.get("verdict")
     if verdict:
-        word, colour = ("solved", "green") if verdict["is_success"] else ("not solved", "yellow")
-        typer.secho(f"\n{word}, reward {verdict['reward']:g}, stopped by {row['stop_reason']}", fg=colour)
+        colour = "green" if verdict["is_success"] else "yellow"
+        typer.secho(f"\n{_result(verdict, row['env'])}, stopped by {row['stop_reason']}", fg=colour)
     elif row.get("failure_reason"):
         typer.secho(f"\nfailed: {row['failure_reason']}", fg="red")

@@ -33,16 +33,38 @@ def create(
     expires_in_days: Annotated[float | None, typer.Option(help="After that it opens nothing.")] = None,
     requests_per_minute: Annotated[int | None, typer.Option(help="More are answered with 429.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(help="Prompt and sampled tokens per UTC day.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Of this tenant, new or not: written to the database, past the service.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key. Its secret is printed once, on stdout, and stored nowhere."""
-    from online_agent.cli.client import connect
 
     limits: dict[str, float | None] = {"requests_per_minute": requests_per_minute, "tokens_per_day": tokens_per_day}
     if expires_in_days is not None:
         limits["expires_in_s"] = expires_in_days * _DAY_S
     given = {key: value for key, value in limits.items() if value is not None}
-    _show_secret(connect().post("/v1/keys", {"name": name, "scopes": scope, **given}), as_json)
+    _show_secret(_made(name, scope, given) if tenant is None else _made_for(tenant, name, scope, given), as_json)
+
+
+def _made(name: str, scopes: list[str], limits: Mapping[str, float]) -> Mapping[str, Any]:
+    from online_agent.cli.client import connect
+
+    answer: Mapping[str, Any] = connect().post("/v1/keys", {"name": name, "scopes": scopes, **limits})
+    return answer
+
+
+def _made_for(tenant: str, name: str, scopes: list[str], limits: Mapping[str, float]) -> Mapping[str, Any]:
+    """The service makes keys for the caller's own tenant only: who holds the database needs no leave."""
+    from online_agent.config.environment import settings_of_environment
+    from online_agent.supervisor.bootstrap import make_key
+    from online_agent.types import Scope
+
+    unknown = sorted(set(scopes) - set(Scope))
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(Scope)}", param_hint="--scope")
+    key_id, secret = make_key(settings_of_environment(), tenant, name, frozenset(map(Scope, scopes)), **limits)
+    return {"id": key_id, "tenant_id": tenant, "name": name, "scopes": sorted(scopes), "secret": secret}
 
 
 @app.command()

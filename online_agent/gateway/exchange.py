@@ -116,10 +116,14 @@ class Exchange:
             late = EngineUnavailable("the answer was cut short and the engine did not hand over what it had")
             await self._keep_failure(late)
             raise late from None
+        except Exception:
+            await self._stop_all()
+            raise
         finally:
             self._deltas.put_nowait(None)
             for call in self._at_end:
                 call()
+            self._samplers = []  # they hold ``emit``, and so this: nothing would be freed before the next collection
 
     async def _sampled(self) -> list[SampledChoice]:
         call, opening = self.call, self.opening

@@ -11,7 +11,7 @@ Invariants
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,8 @@ class Called:
 
 
 Fragment = Said | Thought | Called
+_State = Callable[["MarkupReader", list[Fragment]], bool]
+"""Takes what it can of the text that is held; whether another state goes on from there."""
 
 
 class MarkupReader:
@@ -72,31 +74,35 @@ class MarkupReader:
         self._held = ""
         self._space = ""
         self._said = ""
-        self._state = self._before
+        self._state: _State = MarkupReader._before  # no bound method, which would keep the reader alive
         self.num_calls = 0
         self.unread: list[ToolCall] = []
 
     def push(self, text: str) -> list[Fragment]:
         self._held += text
         fragments: list[Fragment] = []
-        while self._state(fragments):
+        while self._state(self, fragments):
             pass
         return fragments
 
     @property
     def pending(self) -> str:
         """The whole calls of an answer that is over, for the parser of their family; empty when there are none."""
-        return self._held[: self._family.whole(self._held)] if self._family and self._state == self._waiting else ""
+        return (
+            self._held[: self._family.whole(self._held)]
+            if self._family and self._state == MarkupReader._waiting
+            else ""
+        )
 
     def finish(self, read: Sequence[ToolCall] = (), max_calls: int | None = None) -> list[Fragment]:
         """What was held back. ``read`` is what the parser made of ``pending``, of which ``max_calls`` are taken."""
         fragments: list[Fragment] = []
         held, self._held = self._held, ""
-        if self._state == self._thinking:
+        if self._state == MarkupReader._thinking:
             _add_thought(fragments, held)
-        elif self._state == self._calling:
+        elif self._state == MarkupReader._calling:
             self._take_calls(fragments, held, "")
-        elif self._state == self._waiting:
+        elif self._state == MarkupReader._waiting:
             self._take_read(fragments, held, read, max_calls)
         else:
             self._say(fragments, held)
@@ -110,18 +116,18 @@ class MarkupReader:
         """Nothing was said yet: reasoning may come first."""
         text = self._held.lstrip()
         if text.startswith(THINK_OPEN):
-            self._held, self._state = text[len(THINK_OPEN) :], self._thinking
+            self._held, self._state = text[len(THINK_OPEN) :], MarkupReader._thinking
             return True
         if THINK_OPEN.startswith(text):
             return False
-        self._state = self._saying
+        self._state = MarkupReader._saying
         return True
 
     def _thinking(self, fragments: list[Fragment]) -> bool:
         thought, tag, rest = self._held.partition(THINK_CLOSE)
         if tag:
             _add_thought(fragments, thought)
-            self._held, self._state = rest, self._after_thought
+            self._held, self._state = rest, MarkupReader._after_thought
             return True
         keep = _start_of(THINK_CLOSE, self._held)
         _add_thought(fragments, self._held[: len(self._held) - keep])
@@ -133,7 +139,7 @@ class MarkupReader:
         self._held = self._held.lstrip("\n")
         if not self._held:
             return False
-        self._state = self._saying
+        self._state = MarkupReader._saying
         return True
 
     def _saying(self, fragments: list[Fragment]) -> bool:
@@ -146,7 +152,7 @@ class MarkupReader:
         text, tag, rest = self._held.partition(OPEN_TAG)
         if tag:
             self._say(fragments, text)
-            self._held, self._state = rest, self._calling
+            self._held, self._state = rest, MarkupReader._calling
             return True
         self._say_all_but(fragments, _start_of(OPEN_TAG, self._held))
         return False
@@ -156,7 +162,7 @@ class MarkupReader:
         at = family.find(self._held, is_first=not self._said)
         if at >= 0:
             self._say(fragments, self._held[:at])
-            self._held, self._state = self._held[at:], self._waiting
+            self._held, self._state = self._held[at:], MarkupReader._waiting
             return True
         self._say_all_but(fragments, max(_start_of(opener, self._held) for opener in family.openers))
         return False
@@ -175,7 +181,7 @@ class MarkupReader:
         if not tag:
             return False
         self._take_calls(fragments, body, CLOSE_TAG)
-        self._held, self._state = rest, self._saying
+        self._held, self._state = rest, MarkupReader._saying
         return True
 
     def _take_calls(self, fragments: list[Fragment], body: str, tag: str) -> None:

@@ -36,7 +36,7 @@ def parse_generation(
     token_ids = np.asarray(ids, np.int32)
     logprobs, problem = _read_logprobs(meta.get("output_token_logprobs"), token_ids)
     runs = _read_version_runs(meta) if version is None else _one_run(version, len(token_ids))
-    problem = problem or _gap_in(runs, len(token_ids))
+    problem = problem or _gap_in(runs, len(token_ids)) or _lost(meta, len(token_ids))
     num_prompt_tokens = _count(meta.get("prompt_tokens"))
     return Generation(
         token_ids=token_ids,
@@ -113,6 +113,12 @@ def _version_run(span: Any) -> VersionRun | None:
 
 def _one_run(version: int, num_tokens: int) -> tuple[VersionRun, ...]:
     return (VersionRun(version, 0, num_tokens),) if num_tokens else ()
+
+
+def _lost(meta: Mapping[str, Any], num_tokens: int) -> str | None:
+    """Part of a stream may be lost, or come twice, and what is left line up with itself."""
+    num_sampled = meta.get("completion_tokens", num_tokens)
+    return None if num_sampled == num_tokens else f"{num_sampled} tokens were sampled but {num_tokens} ids came"
 
 
 def _gap_in(runs: Sequence[VersionRun], num_tokens: int) -> str | None:

@@ -14,6 +14,9 @@ from online_agent.store.expert_rows import experts_of
 from online_agent.store.records import CompletionLink
 from online_agent.types import Span, SpanKind, TrainingEpisode, training_episode
 
+SEGMENT_MARK = "#"
+"""An exported segment is named by its episode, this, and its number."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainableTurn:

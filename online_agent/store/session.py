@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
-from online_agent.errors import Busy, OnlineAgentError, StorageFull
+from online_agent.errors import DatabaseBusy, OnlineAgentError, StorageFull
 from online_agent.store import migrate
 from online_agent.store.engines import database_url, read_engine, sqlite_path, write_engine
 from online_agent.store.repositories.answers import AnswerRepository
@@ -185,7 +185,7 @@ class Database:
     def transaction(self) -> Iterator[Transaction]:
         """Everything done through ``tx`` is committed together, or nothing is.
 
-        Raises Busy when the database stayed locked for ``busy_timeout_s``, StorageFull when the disk is full.
+        Raises DatabaseBusy when the database stayed locked for ``busy_timeout_s``, StorageFull when the disk is full.
         Keep it short; opening a second one inside it in the same thread is a bug and fails at once.
         """
         if self._path is None:
@@ -223,7 +223,7 @@ class Database:
         me = threading.get_ident()
         assert self._lock_holder != me, "a transaction was opened inside a transaction"
         if not self._lock.acquire(timeout=self._busy_timeout_s):
-            raise Busy(f"the database was busy for {self._busy_timeout_s} s", retry_after_s=1.0)
+            raise DatabaseBusy(f"the database was busy for {self._busy_timeout_s} s", retry_after_s=1.0)
         self._lock_holder = me
         try:
             yield
@@ -262,7 +262,7 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except PoolTimeout as error:
-        raise Busy("all database connections are in use", retry_after_s=1.0) from error
+        raise DatabaseBusy("all database connections are in use", retry_after_s=1.0) from error
     except OperationalError as error:
         known = _known(error)
         if known is None:
@@ -273,7 +273,7 @@ def _translated_errors() -> Iterator[None]:
 def _known(error: OperationalError) -> OnlineAgentError | None:
     text = str(error.orig)
     if "database is locked" in text or "lock timeout" in text or "deadlock detected" in text:
-        return Busy("the database is busy", retry_after_s=1.0)
+        return DatabaseBusy("the database is busy", retry_after_s=1.0)
     if "database or disk is full" in text or "No space left on device" in text:
         return StorageFull("the database has no space left")
     return None

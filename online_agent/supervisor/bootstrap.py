@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from online_agent.config.settings import Settings
 from online_agent.errors import ConfigError
@@ -38,6 +40,22 @@ def prepare(settings: Settings) -> Path:
         with db.transaction() as tx:
             tx.tenants.opt_in_once(TENANT)  # the operator's own: whoever starts the service for it wants it to learn
         return ensure_key(db, settings.data_dir / "keys" / "up.key")
+    finally:
+        db.close()
+
+
+def make_key(settings: Settings, tenant: str, name: str, scopes: Collection[Scope], **limits: Any) -> tuple[str, str]:
+    """The id and the secret of a new key of any tenant, which need not exist: for whoever holds the database.
+
+    ``limits`` as in ``KeyRepository.create``. Raises BadInput naming the bad value.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    db = Database(settings.database_url, settings.database.busy_timeout_s)
+    try:
+        db.migrate()
+        with db.transaction() as tx:
+            record, secret = tx.keys.create(tenant, name, scopes, **limits)
+        return record.id, secret
     finally:
         db.close()
 

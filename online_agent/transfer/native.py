@@ -12,7 +12,7 @@ from typing import Any
 
 from online_agent.errors import MisalignedEpisode
 from online_agent.store.records import CLIENT_ENV, CompletionLink, CompletionRecord, EpisodeRecord, TurnRecord
-from online_agent.store.segments import TurnTree, as_context
+from online_agent.store.segments import SEGMENT_MARK, TurnTree, as_context
 from online_agent.types import EpisodeStatus, Span, SpanKind, StopReason
 
 IMPORTED_PREFIX = "imported:"
@@ -53,7 +53,9 @@ def native_rows(stored: StoredEpisode) -> Iterator[Row]:
         ]
         temperatures = {temperature_of[turn] for turn in acting} or {record.sampling.temperature}
         reason = record.untrainable_reason or (SEVERAL_TEMPERATURES if len(temperatures) > 1 else None)
-        yield _row(record, f"{record.id}#{number}" if number else record.id, max(temperatures), reason, turns)
+        yield _row(
+            record, f"{record.id}{SEGMENT_MARK}{number}" if number else record.id, max(temperatures), reason, turns
+        )
 
 
 def _owner_id(record: EpisodeRecord) -> str:

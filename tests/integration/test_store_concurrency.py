@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.dialects import sqlite
 
-from online_agent.errors import Busy, Conflict, StorageFull
+from online_agent.errors import Conflict, DatabaseBusy, StorageFull
 from online_agent.store.models.episodes import QUEUED
 from online_agent.store.records import Done, Fresh, Running
 from online_agent.store.repositories.groups import oldest_ready_groups
@@ -135,7 +135,7 @@ def test_a_transaction_that_waits_too_long_says_the_database_is_busy(sqlite_url:
     assert is_inside.wait(20)
     try:
         for waiting in (db, other):
-            with pytest.raises(Busy) as busy, waiting.transaction() as tx:
+            with pytest.raises(DatabaseBusy) as busy, waiting.transaction() as tx:
                 tx.events.add("refused", {})
             assert busy.value.retry_after_s == 1.0
     finally:

@@ -17,6 +17,7 @@ from online_agent.store.repositories.consent import bar_without_consent
 from online_agent.store.repositories.episodes import NO_ACTION_TOKENS, episode_values
 from online_agent.store.repositories.turns import turn_counts, turn_values
 from online_agent.store.rewards import check_reward
+from online_agent.store.segments import SEGMENT_MARK
 from online_agent.types import EpisodeStatus
 
 NO_REWARD = "no reward"
@@ -36,11 +37,14 @@ class ImportRepository(Repository):
         self._refuse_repeats(items)
         self._take_turns(tenant_id)
         known = self._known(tenant_id, hashes)
+        own = self._own(tenant_id, items)
         versions = self._versions()
         outcomes: list[ImportOutcome] = []
         rows = _Rows(bar_without_consent(self._db, tenant_id))
         for index, (item, hashed) in enumerate(zip(items, hashes, strict=True)):
-            if hashed in known:
+            if item.client_id in own:
+                outcomes.append(ImportOutcome(item.client_id, own[item.client_id], is_new=False))
+            elif hashed in known:
                 outcomes.append(_repeat(item, index, *known[hashed]))
             else:
                 outcomes.append(rows.add(tenant_id, item, hashed, versions, self._now()))
@@ -68,6 +72,13 @@ class ImportRepository(Repository):
         columns = (ImportedEpisode.client_hash, ImportedEpisode.episode_id, ImportedEpisode.content_hash)
         mine = (ImportedEpisode.tenant_id == tenant_id, ImportedEpisode.client_hash.in_(hashes))
         return {row[0]: (row[1], row[2]) for row in self._db.execute(select(*columns).where(*mine))}
+
+    def _own(self, tenant_id: str, items: Sequence[ImportNew]) -> dict[str, str]:
+        """Owner's id → our id, of what was exported here: each is trained once, the episode itself."""
+        ours = {item.client_id: item.client_id.partition(SEGMENT_MARK)[0] for item in items}
+        stored = select(Episode.id).where(Episode.tenant_id == tenant_id, Episode.id.in_(set(ours.values())))
+        there = set(self._db.execute(stored).scalars())
+        return {client_id: episode_id for client_id, episode_id in ours.items() if episode_id in there}
 
     def _versions(self) -> frozenset[int]:
         return frozenset(self._db.execute(select(WeightVersion.version)).scalars())

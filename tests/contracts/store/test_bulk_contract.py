@@ -12,7 +12,7 @@ from sqlalchemy import Table, insert, select
 from sqlalchemy.exc import StatementError
 
 from envs.types import Verdict
-from online_agent.errors import Busy
+from online_agent.errors import DatabaseBusy
 from online_agent.store import bulk
 from online_agent.store.bulk import insert_rows
 from online_agent.store.models import Base, Episode, Turn, table_of
@@ -122,7 +122,7 @@ def test_a_lock_that_is_not_given_in_time_is_busy(migrated_postgres: str) -> Non
     waiter = Database(migrated_postgres, busy_timeout_s=0.1)
     with holder.transaction() as held:
         held.connection.exec_driver_sql("LOCK TABLE episodes")
-        with pytest.raises(Busy), waiter.transaction() as tx:
+        with pytest.raises(DatabaseBusy), waiter.transaction() as tx:
             insert_rows(tx.connection, _EPISODES, [_episode(id="e")])
         held.connection.rollback()
     holder.close()

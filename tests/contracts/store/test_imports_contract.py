@@ -130,3 +130,22 @@ def test_tenants_do_not_share_ids(db: Database) -> None:
     with db.reading() as tx:
         assert [record.id for record in tx.episodes.list("acme").items] == [mine.episode_id]
         assert [record.id for record in tx.episodes.list("globex").items] == [theirs.episode_id]
+
+
+@pytest.mark.parametrize("mark", ["", "#1"])
+def test_what_was_exported_here_is_a_duplicate_of_the_episode_itself(db: Database, mark: str) -> None:
+    with db.transaction() as tx:
+        episode_id = tx.episodes.create(EpisodeNew("acme", "shop", "order-1", "train"))
+    with db.transaction() as tx:
+        [repeat, other] = tx.imports.add("acme", [_item(episode_id + mark), _item("log-1")])
+    assert (repeat.episode_id, repeat.is_new, other.is_new) == (episode_id, False, True)
+    with db.reading() as tx:
+        assert {record.id for record in tx.episodes.list("acme").items} == {episode_id, other.episode_id}
+
+
+def test_what_another_tenant_exported_is_new(db: Database) -> None:
+    with db.transaction() as tx:
+        episode_id = tx.episodes.create(EpisodeNew("globex", "shop", "order-1", "train"))
+        [outcome] = tx.imports.add("acme", [_item(episode_id)])
+    assert outcome.is_new
+    assert outcome.episode_id != episode_id

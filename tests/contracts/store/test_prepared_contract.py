@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
-from online_agent.errors import Busy
+from online_agent.errors import DatabaseBusy
 from online_agent.store.models import Completion, Turn, table_of
 from online_agent.store.prepared import Prepared
 from online_agent.store.session import Database
@@ -79,7 +79,7 @@ def test_a_reader_cannot_write(db: Database) -> None:
 def test_a_locked_database_is_busy(sqlite_url: str) -> None:
     holder, other = Database(sqlite_url), Database(sqlite_url, busy_timeout_s=0.1)
     try:
-        with holder.transaction(), pytest.raises(Busy), other.transaction():
+        with holder.transaction(), pytest.raises(DatabaseBusy), other.transaction():
             pass
     finally:
         holder.close()

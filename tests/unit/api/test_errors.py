@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from online_agent.errors import Busy, EngineUnavailable, UnknownName
+from online_agent.errors import Busy, DatabaseBusy, EngineUnavailable, UnknownName
 from tests.fakes.api import World
 
 
@@ -94,6 +94,7 @@ async def test_nul_in_the_address_is_400(client: httpx.AsyncClient) -> None:
     ("error", "status", "code", "retry_after"),
     [
         (Busy("256 episodes are queued", retry_after_s=2.4), 429, "busy", "3"),
+        (DatabaseBusy("no lock for 30 s"), 503, "busy", "1"),
         (EngineUnavailable("no engine"), 503, "engine_unavailable", "1"),
         (UnknownName("no env", param="env"), 404, "unknown_name", None),
     ],

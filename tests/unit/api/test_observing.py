@@ -173,6 +173,11 @@ async def test_the_dashboard_is_one_page_that_needs_no_key_and_loads_nothing_fro
     assert "innerHTML" not in answer.text
 
 
+async def test_the_root_leads_to_the_dashboard(world: World) -> None:
+    answer = await world.client.get("/", headers={"Authorization": ""})
+    assert (answer.status_code, answer.headers["location"]) == (307, "/dashboard")
+
+
 async def test_the_dashboard_reads_only_routes_that_exist(world: World) -> None:
     page = (await world.client.get("/dashboard")).text
     paths = {path.split("?")[0] for path in re.findall(r"read\([\"`](/v1[^\"`]*)[\"`]\)", page)}

@@ -13,7 +13,10 @@ from typer.testing import CliRunner
 
 from online_agent.cli.failures import ApiError, Unreachable
 from online_agent.cli.main import app
+from online_agent.config.settings import load_settings
 from online_agent.errors import NotAuthenticated
+from online_agent.store.session import Database
+from online_agent.types import Scope
 from tests.unit.cli.conftest import KEY, ScriptedApi
 
 Run = Callable[..., Result]
@@ -104,6 +107,13 @@ def test_episodes_run_waits_and_shows_the_turns_and_the_verdict(api: ScriptedApi
     method, _, query, body = api.calls[0]
     assert (method, query) == ("POST", {"wait": ["true"]})
     assert body == {"env": "bug_repair", "split": "train", "task_id": "train-7", "sampling": {"temperature": 0.0}}
+
+
+def test_of_a_clients_episode_the_reward_is_told_and_not_whether_it_is_solved(api: ScriptedApi, run: Run) -> None:
+    verdict = {"reward": 0.3, "is_success": True, "evidence": {}}
+    episode = {**EPISODE, "env": "client", "turns": [], "verdict": verdict, "stop_reason": "closed"}
+    api.answers["GET /v1/episodes/ep_1"] = (200, episode)
+    assert "\nreward 0.3, stopped by closed" in run("episodes", "show", "ep_1").output
 
 
 def test_a_clients_turn_is_shown_with_the_calls_that_its_text_leaves_out(api: ScriptedApi, run: Run) -> None:
@@ -299,3 +309,29 @@ def test_a_key_is_made_with_limits_and_rotated(run: Run, api: ScriptedApi) -> No
         {"name": "ci", "scopes": ["agent"], "expires_in_s": 172_800, "requests_per_minute": 60, "tokens_per_day": 1000},
         {"overlap_s": 1800},
     ]
+
+
+def test_a_key_of_another_tenant_is_made_in_the_database_and_opens_it(
+    run: Run, api: ScriptedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONLINE_AGENT_DATA_DIR", str(tmp_path))
+    options = ("--scope", "admin", "--scope", "agent", "--tenant", "acme", "--requests-per-minute", "60")
+    secret = run("keys", "create", "first", *options).stdout.strip()
+    assert api.calls == []
+    db = Database(load_settings(data_dir=tmp_path).database_url)
+    with db.reading() as tx:
+        key = tx.keys.authenticate(secret)
+    db.close()
+    assert key is not None
+    assert (key.tenant_id, key.name, key.scopes) == ("acme", "first", {Scope.ADMIN, Scope.AGENT})
+    assert key.requests_per_minute == 60
+
+
+def test_an_unknown_scope_is_refused_before_anything_is_made(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONLINE_AGENT_DATA_DIR", str(tmp_path / "none"))
+    result = run("keys", "create", "first", "--scope", "root", "--tenant", "acme")
+    assert result.exit_code == 2
+    assert "'root' is none of agent, operator, admin" in result.output
+    assert not (tmp_path / "none").exists()

@@ -214,6 +214,13 @@ async def test_a_closed_episode_takes_no_more_answers(desk: ClientDesk) -> None:
     await close(desk, "task", status=409)
 
 
+async def test_an_episode_is_closed_without_a_body(desk: ClientDesk) -> None:
+    desk.say("a")
+    await desk.answer([USER], "task")
+    answer = await desk.http.post("/v1/episodes/task/close")
+    assert (answer.status_code, answer.json()["status"]) == (200, "finished")
+
+
 async def test_an_episode_of_this_service_cannot_be_closed_by_a_client(desk: ClientDesk) -> None:
     episode = await desk.world.episode()
     assert (await desk.post(f"/v1/episodes/{episode['id']}/close", {})).status_code == 409

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 
 import httpx
 import pytest
 
+from online_agent.gateway.exchange import Exchange
+from online_agent.gateway.markup import MarkupReader
+from online_agent.gateway.sampler import ChoiceSampler
 from online_agent.types import EpisodeStatus
 from tests.fakes.api import on_a_port
 from tests.fakes.gateway import MODEL, ClientDesk, events_of
@@ -137,3 +141,19 @@ async def test_a_client_that_leaves_before_the_engine_says_anything_frees_it_too
             await client.post("/v1/chat/completions", json=BODY, headers={"X-Episode-Id": "task"}, timeout=0.3)
         assert await seconds_until(lambda: desk.gateway.num_in_flight == 0) < 2.5
     assert desk.engine.bodies("/abort_request")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_what_an_answer_took_is_free_without_a_collection(desk: ClientDesk, is_streamed: bool) -> None:
+    kinds = (Exchange, ChoiceSampler, MarkupReader)
+    desk.say("a", "b")
+    await desk.chat([USER], stream=is_streamed)
+    gc.collect()
+    before = {kind: sum(type(thing) is kind for thing in gc.get_objects()) for kind in kinds}
+    gc.disable()
+    try:
+        assert (await desk.chat([USER], stream=is_streamed)).status_code == 200
+        left = {kind: sum(type(thing) is kind for thing in gc.get_objects()) for kind in kinds}
+    finally:
+        gc.enable()
+    assert left == before

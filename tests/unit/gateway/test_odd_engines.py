@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from online_agent.gateway.answer_reader import AnswerReader
 from online_agent.types import EpisodeStatus
 from tests.fakes.gateway import ClientDesk, events_of
 
@@ -61,4 +62,21 @@ async def test_an_id_that_is_none_fails_the_turn_and_not_the_episode(desk: Clien
     await desk.answer([USER], "task")
     record = desk.record("task")
     assert (record.status, record.num_turns, record.untrainable_reason) == (EpisodeStatus.OPEN, 1, None)
+    assert desk.gateway.num_in_flight == 0
+
+
+async def test_a_defect_in_the_middle_of_a_stream_is_its_last_event_and_says_nothing_more(
+    desk: ClientDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("secret detail")
+
+    desk.say("hello")
+    with monkeypatch.context() as patch:
+        patch.setattr(AnswerReader, "push", broken)
+        streamed = await desk.chat([USER], "task", stream=True)
+    assert events_of(streamed.text)[-1]["error"]["code"] == "internal_error"
+    assert "secret detail" not in streamed.text
+    desk.say("fine")
+    await desk.answer([USER], "task")
     assert desk.gateway.num_in_flight == 0

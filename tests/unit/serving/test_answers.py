@@ -57,6 +57,7 @@ def test_c09_a_null_log_prob_stays_nan_and_is_named() -> None:
         ({"weight_versions": [{"version": "7", "start": 1, "end": 2}]}, "weight versions leave a gap at position 0"),
         ({"weight_versions": [{"version": "7", "start": 0, "end": 1}]}, "weight versions cover 1 of 2 ids"),
         ({"weight_versions": [{"version": "7", "start": 0, "end": 3}]}, "weight versions cover 3 of 2 ids"),
+        ({"completion_tokens": 3}, "3 tokens were sampled but 2 ids came"),
     ],
 )  # fmt: skip
 def test_what_does_not_line_up_is_said_and_the_ids_are_kept(meta: dict[str, Any], problem: str) -> None:
