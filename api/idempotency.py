@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from api.auth import Caller
 from api.runtime import Runtime
-from online_agent.errors import Busy, Conflict
+from online_agent.errors import Busy, Conflict, StorageFull
 from online_agent.store.records import Done, Fresh, Mismatch
 from online_agent.store.repositories.idempotency import LEASE_S
 
@@ -113,10 +113,10 @@ async def _finish(runtime: Runtime, claim: Claim, effect: Callable[[], Awaitable
 
 
 async def _hold(runtime: Runtime, claim: Claim) -> None:
-    """The key stays taken for as long as the work lasts. A database that is busy is asked again the next time."""
+    """The key stays taken for as long as the work lasts. A busy or full database is asked again later."""
     while True:
         await asyncio.sleep(RENEW_S)
-        with suppress(Busy):
+        with suppress(Busy, StorageFull):
             await runtime.write(lambda tx: tx.idempotency.renew(claim.tenant_id, claim.key))
 
 

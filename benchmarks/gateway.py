@@ -117,17 +117,17 @@ def is_kept(trial: Trial) -> bool:
 def ratios(figures: Mapping[str, float], rates: Sequence[int], others: Sequence[str]) -> dict[str, float]:
     """Ours over each other's: time added, its worst over the rates that both keep; rates kept.
 
-    Above the rate that a side keeps, its time is that of its queue, and grows for as long as the trial goes on.
+    Above the rate that a side keeps, its time is that of its queue, and grows for as long as the trial goes on. Where
+    there is no rate that both keep, it is the time at the lowest one.
     """
     found: dict[str, float] = {}
     for other in others:
-        clean = [r for r in rates if _kept(figures, "ours", r) and _kept(figures, other, r)]
+        clean = [r for r in rates if _kept(figures, "ours", r) and _kept(figures, other, r)] or [min(rates)]
         for label in SHARES:
             key = f"added_{label}_ms_at"
-            if clean:
-                found[f"overhead_{label}_vs_{other}"] = max(
-                    figures[f"ours_{key}_{r}"] / figures[f"{other}_{key}_{r}"] for r in clean
-                )
+            found[f"overhead_{label}_vs_{other}"] = max(
+                figures[f"ours_{key}_{r}"] / figures[f"{other}_{key}_{r}"] for r in clean
+            )
         if figures[f"{other}_max_rate"]:
             found[f"max_rate_vs_{other}"] = figures["ours_max_rate"] / figures[f"{other}_max_rate"]
     return found

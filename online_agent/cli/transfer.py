@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from online_agent.errors import BadInput
@@ -80,6 +81,13 @@ def _progress() -> Any:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
+def _check_json(line: bytes, place: str) -> None:
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"{place}: not JSON: {error}") from error
+
+
 def _batches(file: Path) -> Iterator[tuple[list[bytes], int]]:
     """Lines that fit in one request, and the bytes of the file that they are."""
     lines: list[bytes] = []
@@ -92,6 +100,7 @@ def _batches(file: Path) -> Iterator[tuple[list[bytes], int]]:
                 yield lines, size
                 lines, size = [], 0
             if line.strip():
+                _check_json(line, f"{file}:{number}")
                 lines.append(line.strip())
             size += len(line)
     if lines:

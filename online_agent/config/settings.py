@@ -147,11 +147,23 @@ def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as error:
-        raise ConfigError("; ".join(_line(e) for e in error.errors())) from error
+        of_file = {key: value for key, value in values.items() if key not in overrides}
+        lines = [_line(e, toml_file if _is_from(of_file, e) else None) for e in error.errors()]
+        raise ConfigError("; ".join(lines)) from error
 
 
-def _line(error: ErrorDetails) -> str:
-    """Key, what is wrong and the value given; the whole configuration is not a value worth printing."""
+def _is_from(values: Any, error: ErrorDetails) -> bool:
+    """Whether the bad value stands in ``values``, and is not the environment's."""
+    for part in error["loc"]:
+        if not isinstance(values, dict) or part not in values:
+            return False
+        values = values[part]
+    return bool(error["loc"]) and values == error["input"]
+
+
+def _line(error: ErrorDetails, file: Path | None) -> str:
+    """Key, what is wrong, the value given and where; the whole configuration is not a value worth printing."""
     place = ".".join(map(str, error["loc"]))
     wrong = error["msg"].removeprefix("Value error, ")
-    return f"{place}: {wrong} (got {error['input']!r})" if place else wrong
+    where = "" if file is None else f", in {file}"
+    return f"{place}: {wrong} (got {error['input']!r}{where})" if place else wrong

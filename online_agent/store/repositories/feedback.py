@@ -48,7 +48,7 @@ class FeedbackRepository(FeedbackTrustRows):
         episode = self._db.execute(query.with_for_update()).one_or_none()
         if episode is None:
             raise NotFound(f"no episode {episode_id!r}")
-        turns = _check_turns(new.turns, None if episode.status == EpisodeStatus.OPEN else episode.num_turns)
+        turns = _check_turns(new.turns, episode.num_turns)
         fate, reason = self._fate(episode_id, episode.status, episode.split, new, reward, turns)
         if trust is not None and fate is FeedbackFate.ACCEPTED:
             reason = self._mistrust(trust, tenant_id, new, reward)
@@ -162,11 +162,11 @@ def check_weight(weight: float) -> float:
     return float(weight)
 
 
-def _check_turns(turns: Sequence[int], num_turns: int | None) -> tuple[int, ...]:
+def _check_turns(turns: Sequence[int], num_turns: int) -> tuple[int, ...]:
     for turn in turns:
         is_integer = isinstance(turn, int) and not isinstance(turn, bool)
-        if not is_integer or turn < 0 or (num_turns is not None and turn >= num_turns):
-            known = "0 or more" if num_turns is None else f"below {num_turns}"
+        if not is_integer or not 0 <= turn < num_turns:
+            known = f"below {num_turns}" if num_turns else "left out while the episode has none"
             raise BadInput(f"turns must be {known}, got {turn!r}", param="turns")
     return tuple(turns)
 

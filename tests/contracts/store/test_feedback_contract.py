@@ -8,7 +8,14 @@ import pytest
 
 from envs.types import Verdict
 from online_agent.errors import BadInput, Conflict, NotFound
-from online_agent.store.records import FeedbackCaps, FeedbackNew, FeedbackRecord, FeedbackRule, FeedbackTrust
+from online_agent.store.records import (
+    EpisodeNew,
+    FeedbackCaps,
+    FeedbackNew,
+    FeedbackRecord,
+    FeedbackRule,
+    FeedbackTrust,
+)
 from online_agent.store.session import Database
 from online_agent.types import FeedbackFate
 from tests.database_fixtures import ManualClock
@@ -140,6 +147,14 @@ def test_feedback_that_says_nothing_or_names_no_turn_is_refused(db: Database) ->
         tx.feedback.add(TENANT, episode_id, FeedbackNew("alice", 1.0, turns=[1]))
     with pytest.raises(BadInput, match="source"):
         _add(db, episode_id, "", 1.0)
+
+
+def test_a_turn_that_an_open_episode_does_not_have_yet_is_refused(db: Database) -> None:
+    with db.transaction() as tx:
+        episode_id = tx.episodes.create(EpisodeNew(TENANT, "shop", "order-1", "train"))
+    refusal = "turns must be left out while the episode has none, got 0"
+    with pytest.raises(BadInput, match=refusal), db.transaction() as tx:
+        tx.feedback.add(TENANT, episode_id, FeedbackNew("alice", 1.0, turns=[0]))
 
 
 def test_another_tenants_episode_takes_no_feedback(db: Database) -> None:

@@ -101,3 +101,15 @@ def test_the_ratio_is_the_worst_over_the_rates_that_both_keep(overload: dict[str
     }
     found = ratios(figures, (50, 100, 200), ["x"])
     assert found == pytest.approx({"overhead_p50_vs_x": 0.3, "overhead_p99_vs_x": 0.4, "max_rate_vs_x": 2.5})
+
+
+def test_where_no_rate_is_kept_by_both_the_ratio_is_that_of_the_lowest() -> None:
+    figures = {
+        **{f"{side}_errors_at_{rate}": 0.0 for side in ("ours", "x") for rate in (50, 100)},
+        **{f"x_added_p99_ms_at_{rate}": 1000.0 for rate in (50, 100)},
+        **{f"x_added_p50_ms_at_{rate}": 800.0 for rate in (50, 100)},
+        **{"ours_added_p50_ms_at_50": 8.0, "ours_added_p99_ms_at_50": 20.0},
+        **{"ours_added_p50_ms_at_100": 9.0, "ours_added_p99_ms_at_100": 30.0},
+        **{"ours_max_rate": 150.0, "x_max_rate": 0.0},
+    }
+    assert ratios(figures, (50, 100), ["x"]) == pytest.approx({"overhead_p50_vs_x": 0.01, "overhead_p99_vs_x": 0.02})

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from online_agent.cli import transfer
 from online_agent.cli.failures import ApiError, Unreachable
 from online_agent.cli.main import app
+from online_agent.errors import BadInput
 from tests.fakes.api import World, on_a_port, open_world
 
 
@@ -49,6 +50,14 @@ async def test_a_file_goes_in_by_parts_and_comes_out_whole(
     result = await _run("export", "--out", str(out))
     assert result.exit_code == 0, result.output
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [f"log-{n}" for n in (4, 3, 2, 1, 0)]
+
+
+async def test_a_line_that_is_not_json_is_named_by_its_place(served: World, tmp_path: Path) -> None:
+    file = _file(tmp_path / "in.jsonl", 2)
+    file.write_text(file.read_text() + "{half a line\n")
+    result = await _run("import", str(file))
+    assert isinstance(result.exception, BadInput)
+    assert str(result.exception).startswith(f"{file}:4: not JSON: ")
 
 
 async def test_parquet_is_read_by_pyarrow(served: World, tmp_path: Path) -> None:

@@ -44,5 +44,15 @@ def test_the_demo_configuration_is_the_defaults_spelled_out() -> None:
 def test_an_unknown_key_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text("[learner]\nbatch_size = 3\n")
-    with pytest.raises(ConfigError, match=r"learner\.batch_size"):
+    with pytest.raises(ConfigError, match=rf"learner\.batch_size: .* \(got 3, in {path}\)"):
+        load_settings(path)
+
+
+def test_a_bad_value_of_the_environment_is_not_said_to_be_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text('log_level = "info"\n')
+    monkeypatch.setenv("ONLINE_AGENT_LOG_LEVEL", "loud")
+    with pytest.raises(ConfigError, match=r"log_level: .* \(got 'loud'\)"):
         load_settings(path)
