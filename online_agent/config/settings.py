@@ -153,12 +153,11 @@ def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
 
 
 def _is_from(values: Any, error: ErrorDetails) -> bool:
-    """Whether the bad value stands in ``values``, and is not the environment's."""
+    """Whether the bad value stands in ``values``, and is not the environment's. Names of variants are no keys of it."""
     for part in error["loc"]:
-        if not isinstance(values, dict) or part not in values:
-            return False
-        values = values[part]
-    return bool(error["loc"]) and values == error["input"]
+        if isinstance(values, dict) and part in values:
+            values = values[part]
+    return bool(error["loc"]) and (values is error["input"] or values == error["input"])  # a NaN equals nothing
 
 
 def _line(error: ErrorDetails, file: Path | None) -> str:

@@ -106,14 +106,20 @@ def test_an_own_recipe_replaces_whole_parts_of_its_base(tmp_path):
     [
         ('learner.recipe = "soa"', r"^learner\.recipe: unknown recipe 'soa'; known: decoupled-async"),
         ('[recipes.sao]\nbase = "sao"', r"^recipes\.sao: the name belongs to a recipe that exists"),
-        ('[recipes.mine]\nbase = "soa"', r"^recipes\.mine\.base: unknown recipe; .*\(got 'soa'\)$"),
+        ('[recipes.mine]\nbase = "soa"', r"^recipes\.mine\.base: unknown recipe; .*\(got 'soa', in .*\)$"),
         ('[recipes.mine]\naggregation = "kept_token_mean"', r"^recipes\.mine\.base: Field required"),
         ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dsi"}', r"^recipes\.mine\.trust_region: .*'dsi'"),
-        ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps = 3}', r"\.dis\.eps: .*\(got 3\)$"),
-        ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps_low = 3}', r"\.eps_low: .*\(got 3\)$"),
-        ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps_high = inf}', r"finite number \(got inf\)$"),
-        ('[recipes.mine]\nbase = "sao"\nadvantage = {kind = "plain_gae", alpha = nan}', r"finite number \(got nan\)$"),
-        ('[recipes.mine]\nbase = "sao"\ntrust = "dis"', r"^recipes\.mine\.trust: Extra inputs.*\(got 'dis'\)$"),
+        ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps = 3}', r"\.dis\.eps: .*\(got 3, in .*\)$"),
+        ('[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps_low = 3}', r"\.eps_low: .*\(got 3, in .*\)$"),
+        (
+            '[recipes.mine]\nbase = "sao"\ntrust_region = {kind = "dis", eps_high = inf}',
+            r"finite number \(got inf, in .*\)$",
+        ),
+        (
+            '[recipes.mine]\nbase = "sao"\nadvantage = {kind = "plain_gae", alpha = nan}',
+            r"finite number \(got nan, in .*\)$",
+        ),
+        ('[recipes.mine]\nbase = "sao"\ntrust = "dis"', r"^recipes\.mine\.trust: Extra inputs.*\(got 'dis', in .*\)$"),
     ],
 )
 def test_a_bad_recipe_is_told_in_one_line_that_names_the_value(tmp_path, text, complaint):
