@@ -68,7 +68,8 @@ async def test_calls_are_read_with_their_arguments_by_the_servers_parser(engine:
 
 async def start_long(engine: Engine, rid: str, num_tokens: int = 400) -> asyncio.Task:  # type: ignore[type-arg]
     task = asyncio.create_task(
-        engine.client.generate(PROMPT, Sampling(1.0, 1.0, num_tokens), NO_STOPS, rid), name="long generation"
+        engine.client.generate(PROMPT, Sampling(1.0, 1.0, num_tokens), NO_STOPS, rid, more={"ignore_eos": True}),
+        name="long generation",
     )
 
     async def is_running() -> bool:
