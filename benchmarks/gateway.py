@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 
 from benchmarks.proxies import sides
@@ -125,9 +126,9 @@ def ratios(figures: Mapping[str, float], rates: Sequence[int], others: Sequence[
         clean = [r for r in rates if _kept(figures, "ours", r) and _kept(figures, other, r)] or [min(rates)]
         for label in SHARES:
             key = f"added_{label}_ms_at"
-            found[f"overhead_{label}_vs_{other}"] = max(
-                figures[f"ours_{key}_{r}"] / figures[f"{other}_{key}_{r}"] for r in clean
-            )
+            pairs = [(figures[f"ours_{key}_{r}"], figures[f"{other}_{key}_{r}"]) for r in clean]
+            if all(isfinite(time) for pair in pairs for time in pair):  # none of a side that answered nothing
+                found[f"overhead_{label}_vs_{other}"] = max(ours / theirs for ours, theirs in pairs)
         if figures[f"{other}_max_rate"]:
             found[f"max_rate_vs_{other}"] = figures["ours_max_rate"] / figures[f"{other}_max_rate"]
     return found

@@ -175,6 +175,7 @@ class EventStream(Response):
             log.error("a defect", completion_id=self._exchange.completion_id, exc_info=defect)
             last = self._on_error(OnlineAgentError(DEFECT))
             await send({"type": "http.response.body", "body": last, "more_body": True})
+            self._runtime.keep(asyncio.create_task(self._exchange.leave()))  # nobody reads what it would go on to say
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _ping(self, send: Send) -> None:

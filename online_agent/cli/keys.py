@@ -1,4 +1,4 @@
-"""``online-agent keys``: who may do what. Needs a key with the admin scope."""
+"""``online-agent keys``: who may do what. Needs a key with the admin scope, or for ``--tenant`` the database."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def _made_for(tenant: str, name: str, scopes: list[str], limits: Mapping[str, fl
     unknown = sorted(set(scopes) - set(Scope))
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(Scope)}", param_hint="--scope")
-    key_id, secret = make_key(settings_of_environment(), tenant, name, frozenset(map(Scope, scopes)), **limits)
-    return {"id": key_id, "tenant_id": tenant, "name": name, "scopes": sorted(scopes), "secret": secret}
+    made = make_key(settings_of_environment(), tenant, name, frozenset(map(Scope, scopes)), **limits)
+    typer.echo(f"written to {made.database}", err=True)
+    return {"id": made.id, "tenant_id": tenant, "name": name, "scopes": sorted(scopes), "secret": made.secret}
 
 
 @app.command()

@@ -155,7 +155,8 @@ def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
 def _is_from(values: Any, error: ErrorDetails) -> bool:
     """Whether the bad value stands in ``values``, and is not the environment's. Names of variants are no keys of it."""
     for part in error["loc"]:
-        if isinstance(values, dict) and part in values:
+        is_there = part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
+        if is_there:
             values = values[part]
     return bool(error["loc"]) and (values is error["input"] or values == error["input"])  # a NaN equals nothing
 

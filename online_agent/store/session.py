@@ -170,6 +170,11 @@ class Database:
         return self._path is not None
 
     @property
+    def place(self) -> str:
+        """The URL, without its password."""
+        return self._url.render_as_string(hide_password=True)
+
+    @property
     def num_connections_in_use(self) -> int:
         """Connections that transactions and readings under way hold in this process."""
         pools = (self._writer.pool, self._reader.pool)

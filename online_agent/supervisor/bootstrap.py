@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,17 @@ def prepare(settings: Settings) -> Path:
         db.close()
 
 
-def make_key(settings: Settings, tenant: str, name: str, scopes: Collection[Scope], **limits: Any) -> tuple[str, str]:
-    """The id and the secret of a new key of any tenant, which need not exist: for whoever holds the database.
+@dataclass(frozen=True, slots=True)
+class MadeKey:
+    """``database``: the URL of the one that it is in, without a password."""
+
+    id: str
+    secret: str
+    database: str
+
+
+def make_key(settings: Settings, tenant: str, name: str, scopes: Collection[Scope], **limits: Any) -> MadeKey:
+    """A new key of any tenant, which need not exist: for whoever holds the database.
 
     ``limits`` as in ``KeyRepository.create``. Raises BadInput naming the bad value.
     """
@@ -55,7 +65,7 @@ def make_key(settings: Settings, tenant: str, name: str, scopes: Collection[Scop
         db.migrate()
         with db.transaction() as tx:
             record, secret = tx.keys.create(tenant, name, scopes, **limits)
-        return record.id, secret
+        return MadeKey(record.id, secret, db.place)
     finally:
         db.close()
 

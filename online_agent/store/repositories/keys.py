@@ -19,6 +19,8 @@ from online_agent.store.repositories.base import Repository, check_name, new_id
 from online_agent.types import Scope
 
 LAST_USED_EVERY_S = 60.0
+MAX_LIMIT = 2**31 - 1
+"""Of seconds, requests and tokens: what the columns hold."""
 _SECRET_BYTES = 32
 _PREFIX_BYTES = 6
 _MAX_SECRET_CHARS = 128
@@ -156,8 +158,8 @@ class KeyRepository(Repository):
 
 def _check_limits(**limits: float | None) -> None:
     for param, value in limits.items():
-        if value is not None and value <= 0:
-            raise BadInput(f"{param} must be above 0, got {value}", param=param)
+        if value is not None and not 0 < value <= MAX_LIMIT:
+            raise BadInput(f"{param} must be above 0 and at most {MAX_LIMIT}, got {value}", param=param)
 
 
 def _num_logprobs(column: InstrumentedAttribute[bytes]) -> ColumnElement[int]:

@@ -113,3 +113,5 @@ def test_where_no_rate_is_kept_by_both_the_ratio_is_that_of_the_lowest() -> None
         **{"ours_max_rate": 150.0, "x_max_rate": 0.0},
     }
     assert ratios(figures, (50, 100), ["x"]) == pytest.approx({"overhead_p50_vs_x": 0.01, "overhead_p99_vs_x": 0.02})
+    nothing = {"x_added_p50_ms_at_50": float("inf"), "x_added_p99_ms_at_50": float("inf")}
+    assert ratios(figures | nothing, (50, 100), ["x"]) == {}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from online_agent.cli.failures import ApiError, Unreachable
 from online_agent.cli.main import app
 from online_agent.config.settings import load_settings
-from online_agent.errors import NotAuthenticated
+from online_agent.errors import BadInput, NotAuthenticated
 from online_agent.store.session import Database
 from online_agent.types import Scope
 from tests.unit.cli.conftest import KEY, ScriptedApi
@@ -316,8 +316,10 @@ def test_a_key_of_another_tenant_is_made_in_the_database_and_opens_it(
 ) -> None:
     monkeypatch.setenv("ONLINE_AGENT_DATA_DIR", str(tmp_path))
     options = ("--scope", "admin", "--scope", "agent", "--tenant", "acme", "--requests-per-minute", "60")
-    secret = run("keys", "create", "first", *options).stdout.strip()
+    made = run("keys", "create", "first", *options)
+    secret = made.stdout.strip()
     assert api.calls == []
+    assert f"written to sqlite+pysqlite:///{tmp_path}/online_agent.db" in made.stderr
     db = Database(load_settings(data_dir=tmp_path).database_url)
     with db.reading() as tx:
         key = tx.keys.authenticate(secret)
@@ -325,6 +327,14 @@ def test_a_key_of_another_tenant_is_made_in_the_database_and_opens_it(
     assert key is not None
     assert (key.tenant_id, key.name, key.scopes) == ("acme", "first", {Scope.ADMIN, Scope.AGENT})
     assert key.requests_per_minute == 60
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "-1", "1e9"])
+def test_a_life_that_is_none_makes_no_key(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: str) -> None:
+    monkeypatch.setenv("ONLINE_AGENT_DATA_DIR", str(tmp_path))
+    result = run("keys", "create", "first", "--scope", "agent", "--tenant", "acme", "--expires-in-days", days)
+    assert isinstance(result.exception, BadInput)
+    assert "expires_in_s must be above 0 and at most" in str(result.exception)
 
 
 def test_an_unknown_scope_is_refused_before_anything_is_made(

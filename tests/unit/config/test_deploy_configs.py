@@ -48,6 +48,13 @@ def test_an_unknown_key_is_refused_by_name(tmp_path: Path) -> None:
         load_settings(path)
 
 
+def test_a_bad_value_of_a_list_is_named_by_its_place_and_file(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('[engine]\nextra_args = ["--x", 3]\n')
+    with pytest.raises(ConfigError, match=rf"engine\.extra_args\.1: .* \(got 3, in {path}\)"):
+        load_settings(path)
+
+
 def test_a_bad_value_of_the_environment_is_not_said_to_be_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

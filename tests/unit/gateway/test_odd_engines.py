@@ -6,9 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from api.chat import answers
 from online_agent.gateway.answer_reader import AnswerReader
 from online_agent.types import EpisodeStatus
 from tests.fakes.gateway import ClientDesk, events_of
+from tests.waiting import until
 
 USER = {"role": "user", "content": "fix it"}
 NO_NUMBERS = cast("list[float | None]", ["x", "x"])
@@ -80,3 +82,19 @@ async def test_a_defect_in_the_middle_of_a_stream_is_its_last_event_and_says_not
     desk.say("fine")
     await desk.answer([USER], "task")
     assert desk.gateway.num_in_flight == 0
+
+
+async def test_a_defect_in_writing_a_stream_ends_it_and_frees_the_engine(
+    desk: ClientDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("secret detail")
+
+    desk.engine.token_delay_s = 0.05
+    desk.say("hello " * 100)
+    monkeypatch.setattr(answers, "_said", broken)
+    streamed = await desk.chat([USER], "task", stream=True, max_tokens=400)
+    assert events_of(streamed.text)[-1]["error"]["code"] == "internal_error"
+    await until(lambda: desk.gateway.num_in_flight == 0, timeout_s=2)
+    [completion] = desk.completions("task")
+    assert completion.is_cut_short
