@@ -163,20 +163,20 @@ class EventStream(Response):
 
     async def _pump(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        last = b""
         try:
             async for chunk in self._chunks:
                 self._sent_at = time.monotonic()
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except OnlineAgentError as error:
-            await send({"type": "http.response.body", "body": self._on_error(error), "more_body": True})
+            last = self._on_error(error)
         except OSError:
             raise  # the client left
         except Exception as defect:
             log.error("a defect", completion_id=self._exchange.completion_id, exc_info=defect)
-            last = self._on_error(OnlineAgentError(DEFECT))
-            await send({"type": "http.response.body", "body": last, "more_body": True})
             self._runtime.keep(asyncio.create_task(self._exchange.leave()))  # nobody reads what it would go on to say
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = self._on_error(OnlineAgentError(DEFECT))
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _ping(self, send: Send) -> None:
         """A comment now and then, so that nothing between us and a waiting client takes the stream for dead."""

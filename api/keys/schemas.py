@@ -8,12 +8,13 @@ from pydantic import ConfigDict, Field
 
 from api.bodies import Answer, Body
 from online_agent.store.records import KeyRecord
+from online_agent.store.repositories.keys import MAX_LIMIT
 
 MAX_LIFE_S = 10 * 366 * 86_400.0
 MAX_OVERLAP_S = 30 * 86_400.0
 
 ScopeName = Literal["agent", "operator", "admin"]
-Limit = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
 class KeyCreate(Body):

@@ -88,11 +88,9 @@ class MarkupReader:
     @property
     def pending(self) -> str:
         """The whole calls of an answer that is over, for the parser of their family; empty when there are none."""
-        return (
-            self._held[: self._family.whole(self._held)]
-            if self._family and self._state == MarkupReader._waiting
-            else ""
-        )
+        if self._family is None or self._state != MarkupReader._waiting:
+            return ""
+        return self._held[: self._family.whole(self._held)]
 
     def finish(self, read: Sequence[ToolCall] = (), max_calls: int | None = None) -> list[Fragment]:
         """What was held back. ``read`` is what the parser made of ``pending``, of which ``max_calls`` are taken."""

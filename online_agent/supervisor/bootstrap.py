@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,7 @@ def prepare(settings: Settings) -> Path:
 
     Raises ConfigError when there are no weights to start from, WeightsError when those named cannot be used.
     """
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    db = Database(settings.database_url, settings.database.busy_timeout_s)
-    try:
-        db.migrate()
+    with _migrated(settings) as db:
         weights = WeightStore(settings.weights_dir)
         for line in weights.clean():
             _log.warning("weights directory cleaned", what=line)
@@ -41,6 +39,16 @@ def prepare(settings: Settings) -> Path:
         with db.transaction() as tx:
             tx.tenants.opt_in_once(TENANT)  # the operator's own: whoever starts the service for it wants it to learn
         return ensure_key(db, settings.data_dir / "keys" / "up.key")
+
+
+@contextmanager
+def _migrated(settings: Settings) -> Iterator[Database]:
+    """The database with the current schema; data directory and SQLite file are made where they are missing."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    db = Database(settings.database_url, settings.database.busy_timeout_s)
+    try:
+        db.migrate()
+        yield db
     finally:
         db.close()
 
@@ -59,15 +67,10 @@ def make_key(settings: Settings, tenant: str, name: str, scopes: Collection[Scop
 
     ``limits`` as in ``KeyRepository.create``. Raises BadInput naming the bad value.
     """
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    db = Database(settings.database_url, settings.database.busy_timeout_s)
-    try:
-        db.migrate()
+    with _migrated(settings) as db:
         with db.transaction() as tx:
             record, secret = tx.keys.create(tenant, name, scopes, **limits)
         return MadeKey(record.id, secret, db.place)
-    finally:
-        db.close()
 
 
 def import_seed(db: Database, weights: WeightStore, seed_model: str) -> None:

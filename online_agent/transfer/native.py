@@ -53,9 +53,8 @@ def native_rows(stored: StoredEpisode) -> Iterator[Row]:
         ]
         temperatures = {temperature_of[turn] for turn in acting} or {record.sampling.temperature}
         reason = record.untrainable_reason or (SEVERAL_TEMPERATURES if len(temperatures) > 1 else None)
-        yield _row(
-            record, f"{record.id}{SEGMENT_MARK}{number}" if number else record.id, max(temperatures), reason, turns
-        )
+        row_id = f"{record.id}{SEGMENT_MARK}{number}" if number else record.id
+        yield _row(record, row_id, max(temperatures), reason, turns)
 
 
 def _owner_id(record: EpisodeRecord) -> str:

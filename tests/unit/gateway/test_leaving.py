@@ -145,15 +145,19 @@ async def test_a_client_that_leaves_before_the_engine_says_anything_frees_it_too
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_what_an_answer_took_is_free_without_a_collection(desk: ClientDesk, is_streamed: bool) -> None:
-    kinds = (Exchange, ChoiceSampler, MarkupReader)
+    def held() -> list[int]:
+        return [
+            sum(type(thing) is kind for thing in gc.get_objects()) for kind in (Exchange, ChoiceSampler, MarkupReader)
+        ]
+
     desk.say("a", "b")
     await desk.chat([USER], stream=is_streamed)
     gc.collect()
-    before = {kind: sum(type(thing) is kind for thing in gc.get_objects()) for kind in kinds}
+    before = held()
     gc.disable()
     try:
         assert (await desk.chat([USER], stream=is_streamed)).status_code == 200
-        left = {kind: sum(type(thing) is kind for thing in gc.get_objects()) for kind in kinds}
+        left = held()
     finally:
         gc.enable()
     assert left == before

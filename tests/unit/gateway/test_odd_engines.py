@@ -16,6 +16,10 @@ USER = {"role": "user", "content": "fix it"}
 NO_NUMBERS = cast("list[float | None]", ["x", "x"])
 
 
+def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("secret detail")
+
+
 def deltas(chunks: list[Any]) -> str:
     return "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
 
@@ -70,9 +74,6 @@ async def test_an_id_that_is_none_fails_the_turn_and_not_the_episode(desk: Clien
 async def test_a_defect_in_the_middle_of_a_stream_is_its_last_event_and_says_nothing_more(
     desk: ClientDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("secret detail")
-
     desk.say("hello")
     with monkeypatch.context() as patch:
         patch.setattr(AnswerReader, "push", broken)
@@ -87,9 +88,6 @@ async def test_a_defect_in_the_middle_of_a_stream_is_its_last_event_and_says_not
 async def test_a_defect_in_writing_a_stream_ends_it_and_frees_the_engine(
     desk: ClientDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("secret detail")
-
     desk.engine.token_delay_s = 0.05
     desk.say("hello " * 100)
     monkeypatch.setattr(answers, "_said", broken)
